@@ -1,9 +1,10 @@
 """When each rank did what: named spans in lanes, and the Perfetto file made of them.
 
-A training step marks its parts as spans (``forward``, ``backward``, ``clip``, ``step``), the collectives mark
-their own. Two lanes belong to communication: ``communication`` holds a message from its issue to its completion
-and may overlap with computation; ``wait`` holds the time in which a rank could do nothing else. Their difference
-is what overlap has won, and ``wait`` alone is the exposed communication that a step pays for.
+A training step marks its parts as spans (``forward``, ``backward``, ``clip``, ``step``), the collectives
+mark their own. Two lanes belong to communication: ``communication`` holds a message from its issue to its
+completion and may overlap with computation; ``wait`` holds the time in which a rank could do nothing else.
+Their difference is what overlap has won, and ``wait`` alone is the exposed communication that a step pays
+for.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ class Span:
 class Timeline:
     """Collects the spans of one rank, one step at a time.
 
-    On a CPU a span is measured with the process's clock. On a GPU the host runs ahead of the device, so a span is
-    a pair of CUDA events on the current stream; their times are read in :meth:`finish_step`, after the device has
-    caught up. A ``wait`` span around ``work.wait()`` then measures how long the stream stood still.
+    On a CPU a span is measured with the process's clock. On a GPU the host runs ahead of the device, so a
+    span is a pair of CUDA events on the current stream; their times are read in :meth:`finish_step`, after
+    the device has caught up. A ``wait`` span around ``work.wait()`` then measures how long the stream stood
+    still.
     """
 
     def __init__(self, *, device: torch.device | None = None) -> None:
@@ -103,8 +105,9 @@ def covered_s(spans: Iterable[Span], lane: str) -> float:
 def perfetto(ranks: dict[int, list[Span]]) -> dict[str, Any]:
     """Spans of every rank as a Chrome trace: a process per rank, a thread per lane, times in microseconds.
 
-    Messages in flight overlap one another, which slices of one thread must not, so the lane ``communication`` is
-    written as asynchronous events, for which the viewer opens as many rows as it needs.
+    Messages in flight overlap one another, which slices of one thread must not, so the lane
+    ``communication`` is written as asynchronous events, for which the viewer opens as many rows as it
+    needs.
     """
     origin_s = min((span.start_s for spans in ranks.values() for span in spans), default=0.0)
     events: list[dict[str, Any]] = []
