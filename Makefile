@@ -1,0 +1,69 @@
+# `make book` and `make test` work in a fresh clone on a machine that has only Python >= 3.11, git and a compiler.
+# They create .venv and fetch the front end themselves; later runs only do what has changed.
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+  "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+FRONT := pdtlib/book/front
+LAB ?= 02
+PORT ?= 8000
+JOBS ?= 2
+
+# One thread per process: the labs and the tests start several processes on a few cores.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help environment book test test-suites serve lab check format notebooks browser clean
+
+help:
+	@echo "make book        the site, in _build/html (every notebook is executed)"
+	@echo "make test        the site, then every test and every check"
+	@echo "make serve       the site on http://127.0.0.1:$(PORT)/ (PORT=...)"
+	@echo "make lab LAB=02  one lab on this machine"
+	@echo "make check       lint, format, types, floors, spelling, notebooks' form"
+	@echo "make format      put the code and the notebooks into their normal form"
+	@echo "make notebooks   execute the notebooks and store their outputs"
+	@echo "make clean       remove what the above have made, except .venv"
+
+environment: $(VENV)/.installed $(FRONT)/node_modules/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "This book needs Python 3.11 or newer; none was found. Install one, or name it:" \
+	  "make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "This book needs Python 3.11 or newer;" \
+	  "$(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; exit 1; }
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[engine,book,test]'
+	@touch $@
+
+$(FRONT)/node_modules/.installed: $(FRONT)/package.json $(FRONT)/package-lock.json $(VENV)/.installed
+	PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --prefix $(FRONT) --no-audit --no-fund --loglevel=error
+	@touch $@
+
+book: environment
+	$(BIN)/jupyter-book build . --warningiserror --keep-going
+	@echo "The site: _build/html/index.html (make serve shows it on a port)."
+
+test: book
+	@$(BIN)/python -m pdtlib.book.suites --jobs $(JOBS)
+
+serve: book
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
+
+lab: environment
+	@$(BIN)/python -m pdtlib.book.lab $(LAB)
+
+check: environment
+	@$(BIN)/python -m pdtlib.book.suites check
+
+format: environment
+	$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format --quiet .
+	$(BIN)/python -m pdtlib.book.normalise
+
+notebooks: environment
+	$(BIN)/python -m pdtlib.book.normalise --execute
+
+clean:
+	rm -rf _build .jupyter_cache $(FRONT)/node_modules $(FRONT)/dist

@@ -1,0 +1,23 @@
+"""The Sphinx extension: what it registers, and when each part runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pdtlib import __version__
+from pdtlib.book import badges, execution, pages, vendor
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register roles, directives and event handlers."""
+    app.add_config_value("pdtlib_execution_key", "", "env", str)
+    app.connect("config-inited", execution.use_keyed_cache)
+    app.connect("config-inited", pages.set_address)
+    # After the extensions whose files it takes out again.
+    app.connect("html-page-context", pages.finish_page, priority=900)
+    app.connect("build-finished", vendor.copy_front_end)
+    badges.setup(app)
+    return {"version": __version__, "parallel_read_safe": True, "parallel_write_safe": True}

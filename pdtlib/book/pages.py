@@ -1,0 +1,79 @@
+"""What each page of the site loads, and what it does not load.
+
+Scripts and styles are the site's own files under ``vendor/``. A page gets those of the outputs that
+it holds; whatever an extension or the theme would fetch from elsewhere is taken out.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+    from sphinx.config import Config
+
+SCRIPTS = {
+    "figure": "explore/figure.js",
+    "explorer": "explore/explorer.js",
+    "exercise": "exercises/exercise.js",
+    "prediction": "explore/prediction.js",
+}
+STYLES = {
+    "figure": "explore/explorer.css",
+    "explorer": "explore/explorer.css",
+    "exercise": "exercises/exercise.css",
+    "prediction": "explore/prediction.css",
+}
+_OUTPUT = re.compile(r'data-pdt="(\w+)"')
+
+
+def kinds(body: str) -> list[str]:
+    """The kinds of output that a rendered page holds, sorted."""
+    return sorted(set(_OUTPUT.findall(body)))
+
+
+def finish_page(
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object
+) -> None:
+    """``html-page-context``: add what this page's outputs need, take out what is fetched from elsewhere."""
+    if app.builder.format != "html":
+        return
+    for name in ("script_files", "css_files"):
+        context[name] = [file for file in context.get(name, []) if _is_local(file)]
+    pathto = context["pathto"]
+    found = kinds(context.get("body", ""))
+    tags = [_style(pathto("vendor/pdt/book/book.css", resource=True))]
+    tags += [_style(pathto(f"vendor/pdt/{STYLES[kind]}", resource=True)) for kind in found if kind in STYLES]
+    tags += [
+        f'<script type="module" src="{pathto(f"vendor/pdt/{SCRIPTS[kind]}", resource=True)}"></script>'
+        for kind in found
+    ]
+    context["metatags"] = context.get("metatags", "") + "\n".join(tags)
+
+
+def _style(url: str) -> str:
+    return f'<link rel="stylesheet" href="{url}">'
+
+
+def _is_local(file: Any) -> bool:
+    """False for a file of another host, and for thebe, which names a CDN in its configuration."""
+    if isinstance(file, str):
+        text = file
+    else:
+        text = f"{file.filename or ''} {getattr(file, 'attributes', {}).get('body') or ''}"
+    return "://" not in text and "thebe" not in text.lower()
+
+
+def set_address(app: Sphinx, config: Config) -> None:
+    """``config-inited``: launch and repository buttons exist when the repository has an address.
+
+    The address stands once, in ``_config.yml`` (``repository: url``).
+    """
+    options = config.html_theme_options
+    known = bool(options.get("repository_url"))
+    for button in ("use_repository_button", "use_issues_button"):
+        options[button] = known
+    if not known:
+        options["launch_buttons"] = {}
+        options.pop("repository_url", None)

@@ -1,0 +1,109 @@
+"""The front end on the site: copied from ``npm``'s packages and from pdtlib, below ``_build/html/vendor``.
+
+It must not lie below ``_static``: Jupyter Book would load every script there on every page.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sphinx.errors import ExtensionError
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+PACKAGE = Path(__file__).parents[1]
+FRONT = Path(__file__).parent / "front"
+MODULES = FRONT / "node_modules"
+
+# What the site takes from npm's packages: (path in node_modules, folder below vendor/).
+NPM_FILES = (
+    ("mathjax/es5/tex-mml-chtml.js", "mathjax"),
+    ("mathjax/es5/a11y/assistive-mml.js", "mathjax/a11y"),
+    ("mathjax/es5/input/mml/entities.js", "mathjax/input/mml"),
+    ("mathjax/es5/output/chtml/fonts/woff-v2/*", "mathjax/output/chtml/fonts/woff-v2"),
+    ("mathjax/LICENSE", "mathjax"),
+    ("plotly.js-cartesian-dist-min/plotly-cartesian.min.js", "plotly"),
+    ("plotly.js-cartesian-dist-min/LICENSE", "plotly"),
+    ("pyodide/pyodide.mjs", "pyodide"),
+    ("pyodide/pyodide.asm.mjs", "pyodide"),
+    ("pyodide/pyodide.asm.wasm", "pyodide"),
+    ("pyodide/python_stdlib.zip", "pyodide"),
+    ("pyodide/pyodide-lock.json", "pyodide"),
+)
+# pdtlib's own scripts and styles: (folder in pdtlib, folder below vendor/pdt/).
+OWN_FOLDERS = (("book/front/src", "book"), ("explore/front", "explore"), ("exercises/front", "exercises"))
+# Modules that esbuild joins with what they import from npm; they replace the plain copy.
+BUNDLES = ("exercises/exercise.js",)
+
+
+def pyodide_dir() -> Path:
+    """Where npm has put Pyodide; ``ExtensionError`` when it has not."""
+    folder = MODULES / "pyodide"
+    if not (folder / "pyodide.mjs").exists():
+        raise ExtensionError(f"{folder} is missing: run `make environment` (or npm ci in {FRONT})")
+    return folder
+
+
+def copy_front_end(app: Sphinx, exception: Exception | None) -> None:
+    """``build-finished``: bring ``vendor/`` of the site up to date."""
+    if exception is None and app.builder.format == "html":
+        write(Path(app.outdir) / "vendor")
+
+
+def write(vendor: Path) -> None:
+    """Write the whole front end to ``vendor``, files that have not changed left alone, others removed.
+
+    Raises ``ExtensionError`` when npm's packages are missing.
+    """
+    from pdtlib.explore.bundle import write_zip
+
+    pyodide_dir()
+    written = {write_zip(vendor / "pdt/pdtlib.zip")}
+    for pattern, folder in NPM_FILES:
+        matches = sorted(MODULES.glob(pattern))
+        if not matches:
+            raise ExtensionError(f"no file {pattern} in {MODULES}: does package-lock.json still fit?")
+        written |= {_copy(source, vendor / folder / source.name) for source in matches}
+    for source_folder, folder in OWN_FOLDERS:
+        root = PACKAGE / source_folder
+        for source in sorted(root.rglob("*")):
+            target = Path("pdt", folder, source.relative_to(root))
+            if source.suffix in (".js", ".css") and target.as_posix() not in {f"pdt/{b}" for b in BUNDLES}:
+                written.add(_copy(source, vendor / target))
+    for bundle in (b for b in BUNDLES if (PACKAGE / b.split("/")[0] / "front").is_dir() and any((PACKAGE / b.split("/")[0] / "front").glob("*.js"))):
+        folder, name = bundle.split("/")
+        written.add(_bundle(PACKAGE / folder / "front" / name, vendor / "pdt" / bundle))
+    for path in vendor.rglob("*"):
+        if path.is_file() and path not in written:
+            path.unlink()
+
+
+def _copy(source: Path, target: Path) -> Path:
+    if not (target.exists() and filecmp.cmp(source, target)):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target)
+    return target
+
+
+def _bundle(entry: Path, target: Path) -> Path:
+    """Join a module with its npm imports; other modules of the site stay imports of their own."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    node = Path(sys.executable).with_name("node")
+    program = str(node) if node.exists() else "node"
+    done = subprocess.run(
+        [program, str(FRONT / "bundle.mjs"), str(entry), str(target)],
+        env={**os.environ, "NODE_PATH": str(MODULES)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    if done.returncode:
+        raise ExtensionError(f"esbuild could not bundle {entry}:\n{done.stderr}")
+    return target
