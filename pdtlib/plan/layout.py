@@ -1,0 +1,175 @@
+"""The rules that tie a job's fields together: what divides what, what needs what."""
+
+import math
+from collections.abc import Callable, Iterator
+
+from pdtlib.plan import presets
+from pdtlib.plan.batch import nearest_batches
+from pdtlib.plan.spec import Job, Problem
+
+
+def check_layout(job: Job) -> list[Problem]:
+    """Every rule that the job breaks; its fields must each be of the right kind already."""
+    rules: tuple[Callable[[Job], Iterator[Problem]], ...] = (
+        _model,
+        _hardware,
+        _world,
+        _tensor,
+        _context,
+        _pipeline,
+        _experts,
+        _batch,
+    )
+    return [problem for rule in rules for problem in rule(job)]
+
+
+def divisors(number: int, limit: int = 64) -> tuple[int, ...]:
+    """The divisors of ``number`` up to ``limit``, in order.
+
+    >>> divisors(12)
+    (1, 2, 3, 4, 6, 12)
+    """
+    return tuple(n for n in range(1, min(number, limit) + 1) if number % n == 0)
+
+
+def _multiples(value: int, unit: int) -> tuple[int, ...]:
+    return nearest_batches(value, micro_batch=unit, dp=1)
+
+
+def _model(job: Job) -> Iterator[Problem]:
+    model = job.model
+    if model.heads % model.kv_heads:
+        message = f"{model.kv_heads} KV heads cannot be shared evenly by {model.heads} heads"
+        yield Problem("model.kv_heads", message, divisors(model.heads, model.heads))
+    if model.head_dim < 1:
+        yield Problem("model.heads", f"{model.heads} heads are more than the hidden size {model.hidden}")
+    elif model.head_dim == model.hidden // model.heads and model.hidden % model.heads:
+        message = f"{model.hidden} is not a multiple of {model.heads} heads; give head_dim or change hidden"
+        yield Problem("model.hidden", message, _multiples(model.hidden, model.heads))
+    if model.positions == "rotary" and model.head_dim % 2:
+        message = f"rotary positions turn pairs, so head_dim must be even, not {model.head_dim}"
+        yield Problem("model.head_dim", message, _multiples(model.head_dim, 2))
+    if model.moe is not None:
+        if model.moe.top_k > model.moe.experts:
+            message = f"a token cannot go through {model.moe.top_k} of {model.moe.experts} experts"
+            yield Problem("model.moe.top_k", message, tuple(range(1, min(model.moe.experts, 16) + 1)))
+        if model.ffn != model.moe.ffn:
+            message = f"every layer is a mixture of experts, whose size is moe.ffn = {model.moe.ffn}"
+            yield Problem("model.ffn", message, (model.moe.ffn,))
+
+
+def _hardware(job: Job) -> Iterator[Problem]:
+    hardware = job.hardware
+    known = ("cpu", *presets.GPUS)
+    if hardware.gpu not in known:
+        yield Problem("hardware.gpu", f"{hardware.gpu!r} is not a known GPU", known)
+    elif job.train.precision == "fp8":
+        able = tuple(name for name, gpu in presets.GPUS.items() if gpu.peak_fp8_flops is not None)
+        if hardware.gpu not in able:
+            yield Problem("train.precision", f"{hardware.gpu} has no fp8 units", ("fp32", "bf16", "fp16"))
+    if hardware.inter and hardware.inter not in presets.LINKS:
+        yield Problem("hardware.inter", f"{hardware.inter!r} is not a known link", tuple(presets.LINKS))
+
+
+def _world(job: Job) -> Iterator[Problem]:
+    parallel, n_gpus = job.parallel, job.hardware.n_gpus
+    if parallel.world_size != n_gpus:
+        product = f"dp x tp x pp x cp = {parallel.dp} x {parallel.tp} x {parallel.pp} x {parallel.cp}"
+        yield Problem(
+            "hardware.n_gpus",
+            f"{n_gpus} processes, but {product} = {parallel.world_size}",
+            (parallel.world_size,),
+        )
+
+
+def _tensor(job: Job) -> Iterator[Problem]:
+    model, tp = job.model, job.parallel.tp
+    if tp == 1:
+        return
+    common = math.gcd(model.heads, model.ffn, model.vocab)
+    valid = tuple(n for n in divisors(common) if model.kv_heads % n == 0 or n % model.kv_heads == 0)
+    if model.heads % tp:
+        yield Problem("parallel.tp", f"{model.heads} heads cannot be split over {tp} ranks", valid)
+    if model.kv_heads % tp and tp % model.kv_heads:
+        message = f"{model.kv_heads} KV heads can be neither split over nor repeated on {tp} ranks"
+        yield Problem("parallel.tp", message, valid)
+    if model.ffn % tp:
+        yield Problem("parallel.tp", f"an MLP of {model.ffn} cannot be split over {tp} ranks", valid)
+    if model.vocab % tp:
+        padded = -(-model.vocab // tp) * tp
+        message = (
+            f"a vocabulary of {model.vocab} cannot be split over {tp} ranks; pad it, for example to {padded}"
+        )
+        yield Problem("model.vocab", message, (padded,))
+    if job.train.sequence_parallel and model.seq // job.parallel.cp % tp:
+        message = (
+            f"sequence parallelism cannot split {model.seq} positions over cp x tp = {job.parallel.cp * tp}"
+        )
+        yield Problem("model.seq", message, _multiples(model.seq, job.parallel.cp * tp))
+
+
+def _context(job: Job) -> Iterator[Problem]:
+    model, cp, tp = job.model, job.parallel.cp, job.parallel.tp
+    if model.seq % cp:
+        message = f"{model.seq} positions cannot be split over {cp} ranks"
+        yield Problem("parallel.cp", message, divisors(model.seq))
+    if cp > 1 and job.parallel.context == "ulysses" and model.heads % tp == 0 and model.heads // tp % cp:
+        heads = model.heads // tp
+        message = f"Ulysses splits the {heads} heads of a tensor-parallel rank, not possible over {cp} ranks"
+        yield Problem("parallel.cp", message, divisors(heads))
+
+
+def _pipeline(job: Job) -> Iterator[Problem]:
+    layers, parallel = job.model.layers, job.parallel
+    chunks = parallel.pp * parallel.vpp
+    if parallel.pp > layers:
+        message = f"{layers} layers cannot fill {parallel.pp} stages"
+        yield Problem("parallel.pp", message, tuple(range(1, min(layers, 64) + 1)))
+    elif chunks > layers:
+        message = f"{layers} layers cannot fill pp x vpp = {parallel.pp} x {parallel.vpp} = {chunks} chunks"
+        yield Problem("parallel.vpp", message, tuple(range(1, layers // parallel.pp + 1)))
+    schedule, micro_batches = parallel.schedule, job.gradient_accumulation
+    two_chunks = ("zb-v", "dualpipe")
+    if parallel.vpp > 1 and schedule not in ("interleaved", *two_chunks):
+        message = f"{schedule} runs one chunk a stage, not {parallel.vpp}"
+        yield Problem("parallel.schedule", message, ("interleaved",))
+    if schedule == "interleaved" and parallel.pp > 1 and parallel.vpp > 1 and micro_batches % parallel.pp:
+        unit = job.train.micro_batch * parallel.dp * parallel.pp
+        message = (
+            f"interleaved takes micro-batches in rounds of pp = {parallel.pp}, "
+            f"and {micro_batches} is not a multiple of it"
+        )
+        yield Problem("train.global_batch", message, _multiples(job.train.global_batch, unit))
+    if schedule == "dualpipe" and parallel.pp > 1 and (parallel.pp % 2 or micro_batches % 2):
+        message = (
+            f"dualpipe needs an even number of stages ({parallel.pp}) and of micro-batches ({micro_batches})"
+        )
+        yield Problem("parallel.schedule", message, ("1f1b", "zb-h1"))
+
+
+def _experts(job: Job) -> Iterator[Problem]:
+    moe, ep = job.model.moe, job.parallel.ep
+    if ep == 1:
+        return
+    if moe is None:
+        yield Problem("parallel.ep", "the model has no experts to spread", (1,))
+        return
+    ranks = job.parallel.dp * job.parallel.cp
+    valid = divisors(math.gcd(moe.experts, ranks))
+    if moe.experts % ep:
+        yield Problem("parallel.ep", f"{moe.experts} experts cannot be spread over {ep} ranks", valid)
+    if ranks % ep:
+        yield Problem(
+            "parallel.ep", f"expert parallelism takes its ranks from dp x cp = {ranks}, not {ep}", valid
+        )
+
+
+def _batch(job: Job) -> Iterator[Problem]:
+    train, dp = job.train, job.parallel.dp
+    if train.global_batch % (train.micro_batch * dp):
+        message = (
+            f"{train.global_batch} is not a multiple of "
+            f"micro_batch x dp = {train.micro_batch} x {dp} = {train.micro_batch * dp}"
+        )
+        near = nearest_batches(train.global_batch, micro_batch=train.micro_batch, dp=dp)
+        yield Problem("train.global_batch", message, near)

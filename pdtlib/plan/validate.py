@@ -1,0 +1,226 @@
+"""Refuse a job that cannot work, with every problem at once: the field, the reason, values that would do.
+
+Two passes: :func:`build` reads a dict (unknown fields, wrong kinds, values out of range); then
+:func:`pdtlib.plan.layout.check_layout` looks at fields that must fit each other. The second pass needs a
+complete job, so it runs only when the first found nothing.
+"""
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from functools import lru_cache
+from typing import Any, get_type_hints
+
+from pdtlib.plan import presets
+from pdtlib.plan.layout import check_layout
+from pdtlib.plan.spec import (
+    Hardware,
+    Job,
+    JobError,
+    Model,
+    MoE,
+    OneOf,
+    Parallel,
+    Problem,
+    Real,
+    Text,
+    Train,
+    Whole,
+)
+
+SECTIONS: dict[str, type] = {"model": Model, "train": Train, "parallel": Parallel, "hardware": Hardware}
+
+
+def validate(job: Job | Mapping[str, object]) -> list[Problem]:
+    """Every problem of a job, or of a dict that should be one; an empty list means that it can work."""
+    if isinstance(job, Job):
+        problems = [
+            problem for section in SECTIONS for problem in _check_kinds(section, getattr(job, section))
+        ]
+        return problems or check_layout(job)
+    try:
+        build(job)
+    except JobError as error:
+        return error.problems
+    return []
+
+
+def build(data: Mapping[str, object]) -> Job:
+    """Make a job from a dict as TOML or JSON give it, or raise :class:`JobError` with every problem."""
+    problems: list[Problem] = []
+    if not isinstance(data, Mapping):
+        raise JobError([Problem("", f"a job is a table of sections, not {_kind(data)}", tuple(SECTIONS))])
+    problems += _unknown("", data, list(SECTIONS))
+    tables: dict[str, dict[str, object]] = {}
+    for section in SECTIONS:
+        value = data.get(section, {})
+        if isinstance(value, Mapping):
+            tables[section] = dict(value)
+        else:
+            problems.append(Problem(section, f"must be a table of fields, not {_kind(value)}"))
+            tables[section] = {}
+    problems += _take_preset(tables["model"], "model", "preset", presets.MODELS, keep_name=True)
+    problems += _take_preset(tables["hardware"], "hardware", "cluster", presets.CLUSTERS, keep_name=False)
+    made: dict[str, dict[str, Any]] = {}
+    for section, kind in SECTIONS.items():
+        made[section], found = _read(section, kind, tables[section])
+        problems += found
+    if problems:
+        raise JobError(problems)
+    job, problems = _assemble(made)
+    if job is None or (problems := problems + check_layout(job)):
+        raise JobError(problems)
+    return job
+
+
+def _assemble(made: dict[str, dict[str, Any]]) -> tuple[Job | None, list[Problem]]:
+    """The job; dp follows from n_gpus where it is left out."""
+    parallel, n_gpus = made["parallel"], made["hardware"].get("n_gpus")
+    if "dp" not in parallel and n_gpus is not None:
+        group = math.prod(parallel.get(axis, 1) for axis in ("tp", "pp", "cp"))
+        if n_gpus % group:
+            below = n_gpus // group * group
+            message = f"{n_gpus} is not a multiple of tp x pp x cp = {group}"
+            near = tuple(n for n in (below, below + group) if n)
+            return None, [Problem("hardware.n_gpus", message, near)]
+        parallel["dp"] = n_gpus // group
+    model = Model(**made["model"])
+    return Job(
+        model=model,
+        train=Train(**made["train"]),
+        parallel=Parallel(**parallel),
+        hardware=Hardware(**made["hardware"]),
+    ), []
+
+
+def _take_preset(
+    table: dict[str, object], section: str, key: str, known: dict[str, dict[str, object]], *, keep_name: bool
+) -> list[Problem]:
+    """Put the preset's fields under those given beside it; the given ones win."""
+    if key not in table:
+        return []
+    name, problems = table.pop(key), []
+    if not isinstance(name, str) or name not in known:
+        message = f"{name!r} is not a known preset" + _did_you_mean(name, known)
+        problems.append(Problem(f"{section}.{key}", message, tuple(known)))
+        name = next(iter(known))  # any will do: fields that a right name would give are not missing
+    for field, value in known[name].items():
+        table.setdefault(field, value)
+    if keep_name:
+        table.setdefault("name", name)
+    return problems
+
+
+@lru_cache(maxsize=8)
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def _read(path: str, kind: type, table: Mapping[str, object]) -> tuple[dict[str, Any], list[Problem]]:
+    """The keyword arguments of a section, and what is wrong with it."""
+    known = [item.name for item in fields(kind)]
+    extra = {"model": ["preset"], "hardware": ["cluster"]}.get(path, [])
+    problems = _unknown(path, table, [*known, *extra])
+    values: dict[str, Any] = {}
+    for item in fields(kind):
+        where = f"{path}.{item.name}"
+        if item.name not in table:
+            if item.default is MISSING and item.default_factory is MISSING:
+                problems.append(Problem(where, "is required"))
+            continue
+        value = table[item.name]
+        if kind is Model and item.name == "moe":
+            values["moe"], found = _read_moe(where, value)
+        else:
+            values[item.name], found = _convert(where, value, _hints(kind)[item.name])
+        problems += found
+    return values, problems
+
+
+def _read_moe(where: str, value: object) -> tuple[MoE | None, list[Problem]]:
+    if isinstance(value, MoE) or value is None:
+        return value, []
+    if not isinstance(value, Mapping):
+        return None, [Problem(where, f"must be a table of experts, top_k and ffn, not {_kind(value)}")]
+    values, problems = _read(where, MoE, value)
+    return (None if problems else MoE(**values)), problems
+
+
+def _check_kinds(path: str, section: object) -> list[Problem]:
+    values = {item.name: getattr(section, item.name) for item in fields(section)}  # type: ignore[arg-type]
+    return _read(path, type(section), values)[1]
+
+
+def _convert(where: str, value: object, hint: Any) -> tuple[object, list[Problem]]:
+    """``value`` as the field wants it, or what is wrong with it."""
+    rules = getattr(hint, "__metadata__", (bool,))
+    rule = rules[0]
+    if rule is bool:
+        if isinstance(value, bool):
+            return value, []
+        return value, [Problem(where, f"must be true or false, not {_kind(value)}", (True, False))]
+    if isinstance(rule, Whole):
+        return _convert_whole(where, value, rule)
+    if isinstance(rule, Real):
+        return _convert_real(where, value, rule)
+    if not isinstance(value, str):
+        valid = rule.names if isinstance(rule, OneOf) else ()
+        return value, [Problem(where, f"must be a text, not {_kind(value)}", valid)]
+    if isinstance(rule, OneOf) and value not in rule.names:
+        return value, [
+            Problem(
+                where, f"{value!r} is not one of its values{_did_you_mean(value, rule.names)}", rule.names
+            )
+        ]
+    assert isinstance(rule, OneOf | Text)
+    if any(0xD800 <= ord(letter) <= 0xDFFF for letter in value):
+        return value, [Problem(where, "holds half a surrogate pair, which is no text")]
+    return value, []
+
+
+def _convert_whole(where: str, value: object, rule: Whole) -> tuple[object, list[Problem]]:
+    upper = rule.maximum
+    valid: tuple[object, ...] = ()
+    if upper is not None and upper - rule.minimum < 16:
+        valid = tuple(range(rule.minimum, upper + 1))
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value, [Problem(where, f"must be a whole number, not {_kind(value)}", valid)]
+    if value < rule.minimum or (upper is not None and value > upper):
+        limits = f"at least {rule.minimum}" if upper is None else f"between {rule.minimum} and {upper}"
+        return value, [Problem(where, f"must be {limits}, not {value}", valid)]
+    return value, []
+
+
+def _convert_real(where: str, value: object, rule: Real) -> tuple[object, list[Problem]]:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return value, [Problem(where, f"must be a number, not {_kind(value)}")]
+    if not math.isfinite(value):
+        return value, [Problem(where, f"must be finite, not {value}")]
+    if value < rule.minimum or (rule.below is not None and value >= rule.below):
+        limits = f"at least {rule.minimum:g}" + ("" if rule.below is None else f" and below {rule.below:g}")
+        return value, [Problem(where, f"must be {limits}, not {value:g}")]
+    return float(value), []
+
+
+def _unknown(path: str, table: Mapping[str, object], known: list[str]) -> list[Problem]:
+    prefix = f"{path}." if path else ""
+    return [
+        Problem(f"{prefix}{key}", "is not a field" + _did_you_mean(key, known), tuple(known))
+        for key in table
+        if key not in known
+    ]
+
+
+def _did_you_mean(name: object, known: Any) -> str:
+    near = difflib.get_close_matches(str(name).lower(), list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _kind(value: object) -> str:
+    """What a value is, in the words of a job file."""
+    if value is None:
+        return "nothing"
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list"}
+    name = names.get(type(value), "a table" if isinstance(value, Mapping) else f"a {type(value).__name__}")
+    return name if isinstance(value, Mapping | list) else f"{name} ({value!r})"
