@@ -1,0 +1,46 @@
+"""All exercises, in the order of the book."""
+
+from pdtlib.exercises.exercise import Exercise
+
+BROWSER_LIMIT_S = 20.0
+RANKS_LIMIT_S = 120.0
+
+
+def _browser(id: str, title: str, entry: str) -> Exercise:
+    return Exercise(id=id, title=title, entry=entry, runs_in="browser", time_limit_s=BROWSER_LIMIT_S)
+
+
+def _ranks(id: str, title: str, entry: str) -> Exercise:
+    return Exercise(id=id, title=title, entry=entry, runs_in="ranks", time_limit_s=RANKS_LIMIT_S)
+
+
+EXERCISES = {
+    exercise.id: exercise
+    for exercise in (
+        _browser("ch01-param-count", "Count the parameters of GPT and Llama", "param_count"),
+        _browser("ch01-largest-batch", "The largest micro-batch that fits", "largest_micro_batch"),
+        _browser("ch02-ring-all-reduce", "Ring all-reduce from send and receive", "all_reduce"),
+        _browser("ch02-token-mean", "The mean over tokens, however the batch is cut", "rank_gradient"),
+        _ranks("ch02-ring-all-reduce-torch", "Ring all-reduce on real processes", "ring_all_reduce"),
+        _ranks("ch02-bucketed-ddp", "Data parallelism with buckets and overlap", "BucketedDDP"),
+        _ranks("ch02-zero1", "ZeRO-1: shard the optimizer", "Zero1Adam"),
+        _ranks("ch02-zero2", "ZeRO-2: shard the gradients", "Zero2Adam"),
+        _ranks("ch02-zero3", "ZeRO-3: shard the parameters", "zero3_linear"),
+    )
+}
+
+
+def ids() -> tuple[str, ...]:
+    """Every exercise's id, in the order of the book."""
+    return tuple(EXERCISES)
+
+
+def get(id: str) -> Exercise:
+    """The exercise called ``id``.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if id not in EXERCISES:
+        raise ValueError(f"exercise {id!r} does not exist; valid: {', '.join(EXERCISES)}")
+    return EXERCISES[id]

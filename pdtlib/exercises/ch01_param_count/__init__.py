@@ -1,0 +1,1 @@
+"""Exercise: count the parameters of GPT and Llama."""

@@ -1,0 +1,1 @@
+"""Exercise: ring all-reduce from send and receive."""

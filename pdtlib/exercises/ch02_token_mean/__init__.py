@@ -1,0 +1,1 @@
+"""Exercise: the mean over tokens, however the batch is cut."""

@@ -1,0 +1,143 @@
+"""The reader's source: compiled, run in its own namespace, its errors told with the reader's line.
+
+Guards against mistakes and short cuts, not against an attacker: the code runs with the rights of the
+interpreter that grades it.
+"""
+
+import builtins
+import contextlib
+import io
+import linecache
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from types import ModuleType, TracebackType
+from typing import Any
+
+FILENAME = "<your code>"
+MAX_OUTPUT_CHARS = 20_000
+
+
+class ReaderError(Exception):
+    """The reader's code failed; the text says what and on which of the reader's lines."""
+
+
+class ReaderCode:
+    """One submission.
+
+    Every :meth:`function` runs the source anew in a fresh namespace, so two calls share nothing through
+    globals or default arguments: simulated ranks cannot pass data behind the communicator's back.
+    """
+
+    def __init__(self, source: str, *, forbidden: tuple[str, ...] = ("pdtlib",)) -> None:
+        self.source = source
+        self.forbidden = forbidden
+        self._ran_before = False
+        lines = source.splitlines(keepends=True)
+        linecache.cache[FILENAME] = (len(source), None, lines, FILENAME)
+        try:
+            self._code = compile(source, FILENAME, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            raise ReaderError(_syntax_error(error)) from None
+
+    def namespace(self) -> dict[str, Any]:
+        """Run the source and return its globals. Top-level prints are shown the first time only."""
+        module = ModuleType("your_code")
+        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": self._import}
+        quiet = contextlib.redirect_stdout(io.StringIO()) if self._ran_before else contextlib.nullcontext()
+        with quiet, told():
+            exec(self._code, module.__dict__)
+        self._ran_before = True
+        return module.__dict__
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """The reader's function or class ``name``, from a fresh run of the source.
+
+        Raises:
+            ReaderError: the source fails, or defines no such callable.
+        """
+        namespace = self.namespace()
+        found = namespace.get(name)
+        if not callable(found):
+            defined = sorted(key for key, value in namespace.items() if callable(value) and key[0] != "_")
+            also = f" It defines {', '.join(defined)}." if defined else ""
+            raise ReaderError(f"Your code defines no {name}.{also} Keep the name that the exercise asks for.")
+        return found
+
+    def _import(self, name: str, globals=None, locals=None, fromlist=(), level=0) -> ModuleType:
+        if name.split(".")[0] in self.forbidden:
+            raise ImportError(
+                f"{name} holds the answer: in this exercise write it yourself, without {name.split('.')[0]}"
+            )
+        return builtins.__import__(name, globals, locals, fromlist, level)
+
+
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+    """Turn whatever the reader's code raises inside into a ReaderError with the reader's lines."""
+    try:
+        yield
+    except ReaderError:
+        raise
+    except BaseException as error:
+        raise ReaderError(error_text(error)) from None
+
+
+def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call the reader's function; raise ReaderError if it raises, SystemExit included."""
+    with told():
+        return function(*args, **kwargs)
+
+
+def error_text(error: BaseException) -> str:
+    """The error with the lines of the reader's code it passed through, without the grader's own."""
+    steps = []
+    for frame in _own_frames(error.__traceback__):
+        steps.append(f"Line {frame.lineno}, in {frame.name}:\n    {frame.line}")
+    if len(steps) > 6:
+        steps = [*steps[:3], f"… {len(steps) - 6} more calls …", *steps[-3:]]
+    name = type(error).__name__
+    if isinstance(error, NotImplementedError):
+        told_error = "NotImplementedError: this part is still to be written."
+    else:
+        # Addresses differ from run to run and say nothing.
+        told_error = re.sub(r" at 0x[0-9a-fA-F]+", "", f"{name}: {error}" if str(error) else name)
+    return "\n".join([*steps, told_error])
+
+
+def _own_frames(trace: TracebackType | None) -> list[traceback.FrameSummary]:
+    return [frame for frame in traceback.extract_tb(trace) if frame.filename == FILENAME]
+
+
+def _syntax_error(error: SyntaxError | ValueError) -> str:
+    if not isinstance(error, SyntaxError):
+        return f"Your code cannot be read: {error}"
+    text = (error.text or "").rstrip("\n")
+    caret = " " * (max(error.offset or 1, 1) - 1) + "^"
+    return f"Line {error.lineno}:\n    {text}\n    {caret}\n{type(error).__name__}: {error.msg}"
+
+
+class _BoundedText(io.StringIO):
+    """Keeps the first MAX_OUTPUT_CHARS characters, so that a print in a loop cannot fill the memory."""
+
+    def write(self, text: str) -> int:
+        room = MAX_OUTPUT_CHARS - self.tell()
+        if room > 0:
+            super().write(text[:room])
+            if len(text) > room:
+                super().write("\n… output cut here …\n")
+        return len(text)
+
+
+@contextlib.contextmanager
+def captured() -> Iterator[io.StringIO]:
+    """Collect what is printed to stdout and stderr inside."""
+    output = _BoundedText()
+    # A reader that closes or replaces sys.stdout must not take the grader's with it.
+    before = sys.stdout, sys.stderr
+    try:
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            yield output
+    finally:
+        sys.stdout, sys.stderr = before
