@@ -21,7 +21,10 @@ SHOWN_MODELS = (
     ("Llama 3 8B, with GQA", "llama3-8b"),
     ("Llama 3 70B", "llama3-70b"),
 )
-FIELDS = "layers hidden heads kv_heads head_dim ffn vocab seq activation norm positions biases tied_embeddings".split()
+FIELDS = (
+    *("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "seq"),
+    *("activation", "norm", "positions", "biases", "tied_embeddings"),
+)
 
 # A slip: what it says, and the shape whose exact count the slip amounts to.
 SLIPS: tuple[tuple[str, Callable[[Model], Model]], ...] = (

@@ -151,8 +151,8 @@ def _wrong_bytes(case: Case, sent: list[int], total: int, share_up: int) -> str:
     num_ranks, size = case.world_size, case.length * VALUE_BYTES
     if all(count == (num_ranks - 1) * size for count in sent) and num_ranks > 2:
         return (
-            f"Every rank sends the whole list {num_ranks - 1} times, (N−1) × size: that grows with N. Cut the "
-            "list into N chunks and reduce each on its way round; then no rank sends twice its list, however "
+            f"Every rank sends the whole list {num_ranks - 1} times, (N−1) × size: that grows with N. Cut "
+            "the list into N chunks and reduce each on its way round; then no rank sends twice its list, however "
             "many ranks there are."
         )
     if sum(sent) == num_ranks * share_up and case.length % num_ranks:
@@ -162,8 +162,8 @@ def _wrong_bytes(case: Case, sent: list[int], total: int, share_up: int) -> str:
         )
     if max(sent) > share_up and min(sent) < max(sent) // 2:
         return (
-            f"Rank {sent.index(max(sent))} sends far more than the others: a root that collects and hands out "
-            "everything is a bottleneck. In a ring every rank does the same."
+            f"Rank {sent.index(max(sent))} sends far more than the others: a root that collects and hands "
+            "out everything is a bottleneck. In a ring every rank does the same."
         )
     if sum(sent) < total:
         return "Too few bytes for every rank to learn the sums: some chunks did not travel."

@@ -6,4 +6,4 @@ def all_reduce(comm, data):
     # This sends everything to the right once. Make it a ring all-reduce.
     comm.send(total, to=right)
     received = yield comm.recv(source=left)
-    return [a + b for a, b in zip(total, received)]
+    return [a + b for a, b in zip(total, received, strict=True)]

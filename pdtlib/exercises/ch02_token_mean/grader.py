@@ -129,8 +129,8 @@ def _values(case: Case, outcome: Outcome) -> Iterator[Check]:
             passed=own,
             expected=shown(expected),
             got=shown(got),
-            message="The average is right, but not because of each rank's own tokens: a rank's gradient flows "
-            "from its own tokens only.",
+            message="The average is right, but not because of each rank's own tokens: a rank's gradient "
+            "flows from its own tokens only.",
         )
 
 
