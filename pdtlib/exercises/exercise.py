@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module, resources
+from typing import TextIO
 
 from pdtlib.exercises.report import Check, Report
 from pdtlib.exercises.source import ReaderCode, ReaderError, captured
@@ -62,13 +63,14 @@ class Exercise:
         """Three hints of rising strength, in Markdown."""
         return tuple(hint.strip() for hint in self._read("hints.md").split("\n---\n"))
 
-    def grade(self, source: str, *, seed: int | None = None) -> Report:
+    def grade(self, source: str, *, seed: int | None = None, echo: TextIO | None = None) -> Report:
         """Grade the reader's source in this process. The hidden sizes follow from ``seed``.
 
-        An answer that never returns is not stopped here: see :func:`pdtlib.exercises.process.grade`.
+        What it prints is in the report, and goes to ``echo`` as it comes. An answer that never returns is not
+        stopped here: see :func:`pdtlib.exercises.process.grade`.
         """
         seed = random.SystemRandom().randrange(SEEDS) if seed is None else seed
-        with captured() as output:
+        with captured(echo) as output:
             checks = tuple(self._checks(source, seed))
         return Report(id=self.id, seed=seed, checks=checks, output=output.getvalue())
 

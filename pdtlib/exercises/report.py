@@ -64,5 +64,9 @@ class Report:
         lines += ["", f"{self.id}: {done} of {len(self.checks)} checks passed (seed {self.seed})"]
         return "\n".join(lines)
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """IPython's display."""
+        printer.text(self.text())
+
     def __str__(self) -> str:
         return self.text()

@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 FILENAME = "<your code>"
 MAX_OUTPUT_CHARS = 20_000
@@ -121,19 +121,25 @@ def _syntax_error(error: SyntaxError | ValueError) -> str:
 class _BoundedText(io.StringIO):
     """Keeps the first MAX_OUTPUT_CHARS characters, so that a print in a loop cannot fill the memory."""
 
+    def __init__(self, echo: TextIO | None) -> None:
+        super().__init__()
+        self._echo = echo
+
     def write(self, text: str) -> int:
         room = MAX_OUTPUT_CHARS - self.tell()
         if room > 0:
-            super().write(text[:room])
-            if len(text) > room:
-                super().write("\n… output cut here …\n")
+            kept = text[:room] + ("\n… output cut here …\n" if len(text) > room else "")
+            super().write(kept)
+            if self._echo is not None:
+                self._echo.write(kept)
+                self._echo.flush()
         return len(text)
 
 
 @contextlib.contextmanager
-def captured() -> Iterator[io.StringIO]:
-    """Collect what is printed to stdout and stderr inside."""
-    output = _BoundedText()
+def captured(echo: TextIO | None = None) -> Iterator[io.StringIO]:
+    """Collect what is printed to stdout and stderr inside; copy it to ``echo`` as it comes."""
+    output = _BoundedText(echo)
     # A reader that closes or replaces sys.stdout must not take the grader's with it.
     before = sys.stdout, sys.stderr
     try:

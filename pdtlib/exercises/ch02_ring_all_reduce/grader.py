@@ -152,8 +152,8 @@ def _wrong_bytes(case: Case, sent: list[int], total: int, share_up: int) -> str:
     if all(count == (num_ranks - 1) * size for count in sent) and num_ranks > 2:
         return (
             f"Every rank sends the whole list {num_ranks - 1} times, (N−1) × size: that grows with N. Cut "
-            "the list into N chunks and reduce each on its way round; then no rank sends twice its list, however "
-            "many ranks there are."
+            "the list into N chunks and reduce each on its way round; then no rank sends twice its list, "
+            "however many ranks there are."
         )
     if sum(sent) == num_ranks * share_up and case.length % num_ranks:
         return (
