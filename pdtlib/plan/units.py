@@ -1,0 +1,85 @@
+"""Units: the only place that scales or formats a quantity. Everything else is in bytes, seconds, FLOPs.
+
+GB are 1e9 bytes, as papers and data sheets print them; GiB are 2**30 bytes, as ``nvidia-smi`` shows them.
+"""
+
+KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12
+KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
+TFLOP, PFLOP = 1e12, 1e15
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
+
+_DECIMAL = ((TB, "TB"), (GB, "GB"), (MB, "MB"), (KB, "kB"), (1, "B"))
+_BINARY = ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"), (1, "B"))
+_COUNTS = ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k"), (1, ""))
+_TIMES = (
+    (365.25 * DAY_S, "years"),
+    (DAY_S, "days"),
+    (HOUR_S, "h"),
+    (MINUTE_S, "min"),
+    (1, "s"),
+    (1e-3, "ms"),
+)
+
+
+def _scaled(value: float, scales: tuple[tuple[float, str], ...], digits: int) -> tuple[str, str]:
+    scale, unit = next((pair for pair in scales if abs(value) >= pair[0]), scales[-1])
+    text = f"{value / scale:,.{digits}f}"
+    return (text.rstrip("0").rstrip(".") if "." in text else text), unit
+
+
+def bytes_text(value: float, *, binary: bool = False, digits: int = 1) -> str:
+    """Bytes for readers.
+
+    >>> bytes_text(1.12e12), bytes_text(2**30, binary=True), bytes_text(140e9)
+    ('1.1 TB', '1 GiB', '140 GB')
+    """
+    number, unit = _scaled(value, _BINARY if binary else _DECIMAL, digits)
+    return f"{number} {unit}"
+
+
+def gb_text(value: float, *, digits: int = 1) -> str:
+    """Bytes in GB, whatever their size, so that a column of them can be compared.
+
+    >>> gb_text(1.12e12), gb_text(16.640625e9)
+    ('1,120 GB', '16.6 GB')
+    """
+    return f"{_scaled(value / GB, ((1, ''),), digits)[0]} GB"
+
+
+def count_text(value: float, *, digits: int = 1) -> str:
+    """A count of parameters or tokens.
+
+    >>> count_text(70553706496), count_text(1e12)
+    ('70.6 B', '1 T')
+    """
+    number, unit = _scaled(value, _COUNTS, digits)
+    return f"{number}{unit}"
+
+
+def time_text(value: float, *, digits: int = 1) -> str:
+    """Seconds for readers.
+
+    >>> time_text(0.0075), time_text(36200 * DAY_S)
+    ('7.5 ms', '99.1 years')
+    """
+    number, unit = _scaled(value, _TIMES, digits)
+    return f"{number} {unit}"
+
+
+def flops_text(value: float) -> str:
+    """A number of FLOPs in the field's notation.
+
+    >>> flops_text(4.2e23)
+    '4.2e23'
+    """
+    mantissa, _, exponent = f"{value:.3g}".partition("e")
+    return f"{mantissa}e{int(exponent)}" if exponent else mantissa
+
+
+def percent_text(value: float, *, digits: int = 1) -> str:
+    """A share of one as a percentage.
+
+    >>> percent_text(0.6917)
+    '69.2 %'
+    """
+    return f"{value * 100:.{digits}f} %"
