@@ -1,38 +1,32 @@
-"""The loss that does not depend on how a batch is cut: a sum over tokens, divided by their number in the
-batch.
+"""The mean over all valid tokens of a global batch, however it is cut into micro-batches and ranks."""
 
-A mean over micro-batches, or over ranks, of means over tokens weighs a token by how many neighbours it
-happens to have. Here every rank sums the losses of its own tokens and divides once, by the number of valid
-tokens in the whole global batch. Data parallelism then averages gradients over its ranks, so the sum is
-multiplied by their number first.
-"""
+import torch
 
-from __future__ import annotations
-
-import torch.nn.functional as F
-from torch import Tensor
-
-IGNORED = -100
-"""Target of a position that has no next token (padding). It adds neither loss nor weight."""
+from pdtlib.engine.collectives import all_reduce
+from pdtlib.engine.mesh import Group
 
 
-def token_loss_sum(logits: Tensor, targets: Tensor) -> Tensor:
-    """Sum of the cross-entropy over the valid targets, in nats, computed in fp32 (fp64 stays fp64).
+class TokenMean:
+    """Turns sums of token losses into losses whose averaged gradient is that of sum / global valid tokens.
 
-    logits: [B, S, V]; targets: [B, S] with :data:`IGNORED` where there is nothing to predict.
+    A mean of means weighs the tokens of short sequences more. Here the denominator is known before the first
+    backward pass: the valid tokens of all micro-batches of all ranks. Data parallelism divides gradients by
+    the number of ranks, which :meth:`loss` undoes.
     """
-    logits = logits if logits.element_size() > 4 else logits.float()
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
+    def __init__(self, group: Group, *, num_valid: int, device: torch.device | str = "cpu") -> None:
+        """``num_valid`` counts this rank's valid tokens in all micro-batches of the step. Sends one int64."""
+        count = torch.tensor(num_valid, dtype=torch.int64, device=device)
+        self.group = group
+        self.num_valid = int(all_reduce(count, group, phase="tokens"))
+        if self.num_valid == 0:
+            raise ValueError("num_valid=0 on every rank: a step needs at least one valid token")
 
-def share_of_mean(loss_sum: Tensor, *, global_tokens: int, replicas: int) -> Tensor:
-    """What a rank differentiates, so that gradients *averaged* over ``replicas`` are those of the global
-    mean.
+    def loss(self, token_loss_sum: torch.Tensor) -> torch.Tensor:
+        """What to call ``backward()`` on for a micro-batch, from the sum of its valid tokens' losses."""
+        return token_loss_sum * (self.group.size / self.num_valid)
 
-    >>> import torch
-    >>> rank0 = share_of_mean(torch.tensor(10.0), global_tokens=8, replicas=2)
-    >>> rank1 = share_of_mean(torch.tensor(13.0), global_tokens=8, replicas=2)
-    >>> float((rank0 + rank1) / 2)  # 23 / 8
-    2.875
-    """
-    return loss_sum * (replicas / max(1, global_tokens))
+    def report(self, token_loss_sum: torch.Tensor) -> float:
+        """The global mean loss, from the sum over this rank's micro-batches. Sends one float64."""
+        total = all_reduce(token_loss_sum.detach().double(), self.group, phase="loss")
+        return float(total) / self.num_valid

@@ -1,0 +1,310 @@
+"""Collectives that take their group, write the ledger and never change an input that they do not own.
+
+Two families:
+
+* :func:`all_reduce`, :func:`reduce_scatter`, :func:`all_gather`, :func:`all_to_all`, :func:`broadcast`
+  return a new tensor and have a derivative, the exact adjoint: the loss is the sum of all ranks' losses.
+* the ``start_*`` functions work on flat buffers that the caller owns, write their result where they are told,
+  return at once and are waited for through :class:`Pending`, so that they overlap with computation.
+
+Sums are sums: a mean is a sum that the caller divides. No backend is asked for AVG, which some of them have
+answered with a sum. Phases (see :mod:`pdtlib.plan.comm`) say what a message was for.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pdtlib.engine.mesh import Group
+
+SUMMABLE = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32)
+# torch 2.13 renamed these two and warns about the old names; 2.11 knows only the old ones.
+_all_gather_flat = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter_flat = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+class Pending:
+    """A collective under way. Its buffers must be left alone until :meth:`wait` has returned."""
+
+    def __init__(
+        self, group: Group, name: str, works: Sequence[Any], then: Callable[[], Any] | None = None
+    ) -> None:
+        self._group, self._name, self._works, self._then = group, name, works, then
+        timeline = group.timeline
+        self._token = timeline.begin("communication", name) if timeline is not None and works else None
+
+    def wait(self) -> None:
+        """Return when the result is in place (on a GPU: when the current stream will wait for it)."""
+        works, self._works = self._works, ()
+        if works:
+            with self._group.waiting(self._name):
+                for work in works:
+                    work.wait()
+            if self._token is not None:
+                self._group.timeline.end(self._token)
+        then, self._then = self._then, None
+        if then is not None:
+            then()
+
+
+def start_all_reduce(buffer: torch.Tensor, group: Group, *, phase: str) -> Pending:
+    """Replace ``buffer`` on every rank by the sum over the group."""
+    name = _begin("all_reduce", buffer, group, phase, summed=True)
+    works = [dist.all_reduce(buffer, group=group.process_group, async_op=True)] if group.size > 1 else []
+    return Pending(group, name, works)
+
+
+def start_reduce_scatter(out: torch.Tensor, buffer: torch.Tensor, group: Group, *, phase: str) -> Pending:
+    """Put the sum over the group of everyone's slice ``rank`` of ``buffer`` into ``out`` (``[numel /
+    size]``).
+
+    ``out`` may be that very slice of ``buffer``.
+    """
+    name = _begin("reduce_scatter", buffer, group, phase, summed=True)
+    _demand_contiguous("reduce_scatter", out)
+    _demand_shares("reduce_scatter", shard=out, whole=buffer, group=group)
+    if group.size == 1:
+        return Pending(group, name, [], lambda: _place(out, buffer))
+    if group.backend == "gloo":
+        return _reduce_scatter_by_all_to_all(out, buffer, group, name)
+    return Pending(group, name, [_reduce_scatter_flat(out, buffer, group=group.process_group, async_op=True)])
+
+
+def start_all_gather(out: torch.Tensor, shard: torch.Tensor, group: Group, *, phase: str) -> Pending:
+    """Put every rank's ``shard`` into its slice of ``out`` (``[size * numel]``).
+
+    ``shard`` may be this rank's own slice of ``out``.
+    """
+    name = _begin("all_gather", out, group, phase)
+    _demand_contiguous("all_gather", shard)
+    _demand_shares("all_gather", shard=shard, whole=out, group=group)
+    if group.size == 1:
+        return Pending(group, name, [], lambda: _place(out, shard))
+    if group.backend == "gloo":
+        return _all_gather_by_messages(out, shard, group, name)
+    return Pending(group, name, [_all_gather_flat(out, shard, group=group.process_group, async_op=True)])
+
+
+def start_all_to_all(out: torch.Tensor, buffer: torch.Tensor, group: Group, *, phase: str) -> Pending:
+    """Put slice ``rank`` of everyone's ``buffer`` into the slice of ``out`` that belongs to its sender."""
+    name = _begin("all_to_all", buffer, group, phase)
+    _demand_contiguous("all_to_all", out)
+    if group.size == 1:
+        return Pending(group, name, [], lambda: _place(out, buffer))
+    return Pending(
+        group, name, [dist.all_to_all_single(out, buffer, group=group.process_group, async_op=True)]
+    )
+
+
+def start_broadcast(buffer: torch.Tensor, group: Group, *, source: int = 0, phase: str) -> Pending:
+    """Replace ``buffer`` on every rank by that of the group's rank ``source``."""
+    name = _begin("broadcast", buffer, group, phase)
+    works = []
+    if group.size > 1:
+        works = [dist.broadcast(buffer, group.ranks[source], group=group.process_group, async_op=True)]
+    return Pending(group, name, works)
+
+
+def _begin(collective: str, message: torch.Tensor, group: Group, phase: str, *, summed: bool = False) -> str:
+    _demand_contiguous(collective, message)
+    if summed and message.dtype not in SUMMABLE:
+        valid = ", ".join(str(dtype).removeprefix("torch.") for dtype in SUMMABLE)
+        raise ValueError(f"{collective}: dtype={message.dtype} cannot be summed; valid: {valid}")
+    group.ledger.record(
+        axis=group.axis,
+        collective=collective,
+        phase=phase,
+        message_bytes=message.numel() * message.element_size(),
+        group_size=group.size,
+    )
+    return f"{phase} {collective}"
+
+
+def _demand_contiguous(collective: str, tensor: torch.Tensor) -> None:
+    if not tensor.is_contiguous():  # gloo would read or write the wrong elements and not say so
+        raise ValueError(f"{collective}: a tensor with strides {tensor.stride()}; it must be contiguous")
+
+
+def _demand_shares(collective: str, *, shard: torch.Tensor, whole: torch.Tensor, group: Group) -> None:
+    if shard.numel() * group.size != whole.numel():
+        raise ValueError(
+            f"{collective}: a shard of {shard.numel()} elements on {group.size} ranks needs a whole of "
+            f"{shard.numel() * group.size}, not {whole.numel()}"
+        )
+
+
+def _place(out: torch.Tensor, x: torch.Tensor) -> None:
+    if out.data_ptr() != x.data_ptr():
+        out.view(-1).copy_(x.view(-1))
+
+
+def _reduce_scatter_by_all_to_all(
+    out: torch.Tensor, buffer: torch.Tensor, group: Group, name: str
+) -> Pending:
+    """gloo's own reduce-scatter is an all-reduce inside, which moves twice the bytes."""
+    received = torch.empty_like(buffer)
+    work = dist.all_to_all_single(received, buffer, group=group.process_group, async_op=True)
+    slices = received.view(group.size, -1)
+    return Pending(group, name, [work], lambda: torch.sum(slices, dim=0, out=out.view(-1)))
+
+
+def _all_gather_by_messages(out: torch.Tensor, shard: torch.Tensor, group: Group, name: str) -> Pending:
+    """Every pair exchanges shards straight into place; gloo's all-gather copies through buffers of its
+    own."""
+    slices = out.view(group.size, -1)
+    tag = next(group.tags) % 2**20
+    works: list[Any] = []
+    for distance in range(1, group.size):
+        source, target = (group.rank - distance) % group.size, (group.rank + distance) % group.size
+        works.append(dist.irecv(slices[source], group=group.process_group, tag=tag, group_src=source))
+        works.append(dist.isend(shard.view(-1), group=group.process_group, tag=tag, group_dst=target))
+    _place(slices[group.rank], shard)
+    return Pending(group, name, works)
+
+
+class _AllReduce(torch.autograd.Function):
+    """Its adjoint is itself: every input reaches every rank's output."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group, phase: str, backward_phase: str) -> torch.Tensor:
+        ctx.group, ctx.phase = group, backward_phase
+        out = x.clone(memory_format=torch.contiguous_format)
+        start_all_reduce(out, group, phase=phase).wait()
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        return _AllReduce.apply(grads[0], ctx.group, ctx.phase, ctx.phase), None, None, None
+
+
+class _ReduceScatter(torch.autograd.Function):
+    """``[size * n, ...] -> [n, ...]``; adjoint of an all-gather."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group, phase: str, backward_phase: str) -> torch.Tensor:
+        ctx.group, ctx.phase = group, backward_phase
+        _demand_rows("reduce_scatter", x, group)
+        out = x.new_empty(x.shape[0] // group.size, *x.shape[1:])
+        start_reduce_scatter(out, x.contiguous(), group, phase=phase).wait()
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        return _AllGather.apply(grads[0], ctx.group, ctx.phase, ctx.phase), None, None, None
+
+
+class _AllGather(torch.autograd.Function):
+    """``[n, ...] -> [size * n, ...]``; adjoint of a reduce-scatter."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group, phase: str, backward_phase: str) -> torch.Tensor:
+        ctx.group, ctx.phase = group, backward_phase
+        out = x.new_empty(x.shape[0] * group.size, *x.shape[1:])
+        start_all_gather(out, x.contiguous(), group, phase=phase).wait()
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        return _ReduceScatter.apply(grads[0], ctx.group, ctx.phase, ctx.phase), None, None, None
+
+
+class _AllToAll(torch.autograd.Function):
+    """``[size * n, ...] -> [size * n, ...]``, a transposition of ranks and slices; its own adjoint."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group, phase: str, backward_phase: str) -> torch.Tensor:
+        ctx.group, ctx.phase = group, backward_phase
+        _demand_rows("all_to_all", x, group)
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        start_all_to_all(out, x, group, phase=phase).wait()
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        return _AllToAll.apply(grads[0], ctx.group, ctx.phase, ctx.phase), None, None, None
+
+
+class _Broadcast(torch.autograd.Function):
+    """Its adjoint sums all ranks' gradients on the source; the other inputs were not used."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, group: Group, source: int, phase: str, backward: str
+    ) -> torch.Tensor:
+        ctx.group, ctx.source, ctx.phase = group, source, backward
+        out = x.clone(memory_format=torch.contiguous_format)
+        start_broadcast(out, group, source=source, phase=phase).wait()
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        total = _AllReduce.apply(grads[0], ctx.group, ctx.phase, ctx.phase)
+        mine = total if ctx.group.rank == ctx.source else torch.zeros_like(total)
+        return mine, None, None, None, None
+
+
+def _demand_rows(collective: str, x: torch.Tensor, group: Group) -> None:
+    if x.dim() == 0 or x.shape[0] % group.size:
+        raise ValueError(f"{collective}: shape={tuple(x.shape)}; dim 0 must be a multiple of {group.size}")
+
+
+def all_reduce(
+    x: torch.Tensor, group: Group, *, phase: str = "forward", backward_phase: str = "backward"
+) -> torch.Tensor:
+    """The sum of ``x`` over the group, on every rank."""
+    return _AllReduce.apply(x, group, phase, backward_phase)
+
+
+def reduce_scatter(
+    x: torch.Tensor, group: Group, *, phase: str = "forward", backward_phase: str = "backward"
+) -> torch.Tensor:
+    """Slice ``rank`` along dim 0 of the sum of ``x`` over the group."""
+    return _ReduceScatter.apply(x, group, phase, backward_phase)
+
+
+def all_gather(
+    x: torch.Tensor, group: Group, *, phase: str = "forward", backward_phase: str = "backward"
+) -> torch.Tensor:
+    """All ranks' ``x``, concatenated along dim 0 in the order of ranks."""
+    return _AllGather.apply(x, group, phase, backward_phase)
+
+
+def all_to_all(
+    x: torch.Tensor, group: Group, *, phase: str = "forward", backward_phase: str = "backward"
+) -> torch.Tensor:
+    """Send slice i along dim 0 to rank i; slice i of the result came from rank i."""
+    return _AllToAll.apply(x, group, phase, backward_phase)
+
+
+def broadcast(
+    x: torch.Tensor,
+    group: Group,
+    *,
+    source: int = 0,
+    phase: str = "forward",
+    backward_phase: str = "backward",
+) -> torch.Tensor:
+    """The ``x`` of the group's rank ``source``, on every rank."""
+    return _Broadcast.apply(x, group, source, phase, backward_phase)
+
+
+def check_backend(group: Group, *, device: torch.device) -> None:
+    """Run each collective once on known numbers. Raises RuntimeError when the backend answers wrongly."""
+    size, rank = group.size, group.rank
+    quiet = Group(group.axis, group.process_group, group.ranks, rank)
+    mine = torch.full((4 * size,), rank + 1.0, device=device)
+    total = size * (size + 1) / 2
+    ranks = torch.arange(1.0, size + 1, device=device).repeat_interleave(4)
+    found = {
+        "all_reduce": (all_reduce(mine, quiet), torch.full_like(mine, total)),
+        "reduce_scatter": (reduce_scatter(mine, quiet), torch.full_like(mine[:4], total)),
+        "all_gather": (all_gather(mine[:4], quiet), ranks),
+        "all_to_all": (all_to_all(mine, quiet), ranks),
+        "broadcast": (broadcast(mine, quiet), torch.ones_like(mine)),
+    }
+    wrong = [name for name, (got, expected) in found.items() if not torch.equal(got, expected)]
+    if wrong:
+        raise RuntimeError(f"backend {group.backend} computes {', '.join(wrong)} wrongly on {size} ranks")

@@ -1,0 +1,150 @@
+"""One flat buffer for many tensors: the unit in which data parallelism sends, shards and frees.
+
+A :class:`Buffer` is a 1-D tensor whose storage can be given back and taken again while every view of it stays
+valid; a :class:`Flat` holds the parameters of one bucket or block in such a buffer, their gradients in
+another, and this rank's shard of both.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from pdtlib.engine.collectives import start_broadcast
+from pdtlib.engine.mesh import Group
+from pdtlib.plan.sharding import padded_numel, shard_range
+
+HALF = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one parameter lies in a flat buffer: elements ``start`` to ``stop``."""
+
+    name: str
+    param: nn.Parameter
+    shape: torch.Size
+    start: int
+    stop: int
+
+
+class Buffer:
+    """A flat tensor ``[numel]`` whose memory comes and goes; its contents are lost when it is freed."""
+
+    def __init__(
+        self, slots: Sequence[Slot], numel: int, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.tensor = torch.empty(numel, dtype=dtype, device=device)
+        self._num_bytes = numel * self.tensor.element_size()
+        self._end = slots[-1].stop
+        self.views = [self.tensor[slot.start : slot.stop].view(slot.shape) for slot in slots]
+        self.allocated = True
+        self._clear_padding()
+
+    def allocate(self) -> None:
+        """Take memory; what it holds is undefined but for the padding, which is zero."""
+        if not self.allocated:
+            self.tensor.untyped_storage().resize_(self._num_bytes)
+            self.allocated = True
+            self._clear_padding()
+
+    def free(self) -> None:
+        """Give the memory back; views (also those that autograd keeps) become valid again with the next
+        one."""
+        if self.allocated:
+            self.tensor.untyped_storage().resize_(0)
+            self.allocated = False
+
+    def _clear_padding(self) -> None:
+        self.tensor[self._end :].zero_()
+
+
+class Flat:
+    """Parameters of one dtype that are sent and sharded together.
+
+    ``params`` is the buffer that the parameters are views of. ``shard`` is this rank's part of it (``[padded
+    / size]``): a view while the whole is kept, a tensor of its own after :meth:`keep_shard_only`. ``master``
+    is the shard in full precision where the parameters are held in fewer bits, else the shard itself.
+    """
+
+    def __init__(
+        self,
+        named: Sequence[tuple[str, nn.Parameter]],
+        group: Group,
+        *,
+        sharded: bool,
+        dtype: torch.dtype | None = None,
+        grad_dtype: torch.dtype | None = None,
+    ) -> None:
+        self.group = group
+        self.slots: list[Slot] = []
+        stop = 0
+        for name, param in named:
+            start, stop = stop, stop + param.numel()
+            self.slots.append(Slot(name, param, param.shape, start, stop))
+        first = self.slots[0].param
+        self.numel = stop
+        self.parts = group.size if sharded else 1
+        self.padded = padded_numel(stop, self.parts)
+        self.start, self.stop = shard_range(stop, self.parts, group.rank if sharded else 0)
+        self.dtype = dtype or first.dtype
+        self.grad_dtype = grad_dtype or self.dtype
+        self.trainable = first.requires_grad
+        self._load(first)
+        self.grads: Buffer | None = None
+        self.grad_shard: torch.Tensor | None = None
+        self._absent = set(range(len(self.slots)))
+
+    def _load(self, first: nn.Parameter) -> None:
+        """Copy rank 0's parameters into one buffer and make the parameters views of it."""
+        original = Buffer(self.slots, self.padded, dtype=first.dtype, device=first.device)
+        for slot, view in zip(self.slots, original.views, strict=True):
+            view.copy_(slot.param.detach())
+        start_broadcast(original.tensor, self.group, phase="init").wait()
+        self.params = original
+        if self.dtype != first.dtype:
+            self.params = Buffer(self.slots, self.padded, dtype=self.dtype, device=first.device)
+            self.params.tensor.copy_(original.tensor)
+        for slot, view in zip(self.slots, self.params.views, strict=True):
+            slot.param.data = view
+        self.shard = self.params.tensor[self.start : self.stop]
+        self.master = self.shard
+        if self.trainable and self.dtype in HALF:
+            self.master = original.tensor[self.start : self.stop].to(torch.float32, copy=True)
+
+    def keep_shard_only(self) -> None:
+        """Free the whole parameters; from now on they exist only between a gather and the next free."""
+        own = self.shard.clone()
+        if self.master is self.shard:
+            self.master = own
+        self.shard = own
+        self.params.free()
+
+    def add_gradient(self, index: int, grad: torch.Tensor) -> None:
+        """Add the gradient of parameter ``index`` to the whole buffer, taking its memory if necessary."""
+        if self.grads is None:
+            self.grads = Buffer(self.slots, self.padded, dtype=self.grad_dtype, device=grad.device)
+        self.grads.allocate()
+        if index in self._absent:
+            self._absent.discard(index)
+            self.grads.views[index].copy_(grad)
+        else:
+            self.grads.views[index].add_(grad)
+
+    def whole_gradients(self) -> torch.Tensor:
+        """The whole flat gradient ``[padded]``; parameters without a gradient have zeros."""
+        if self.grads is None:
+            device = self.shard.device
+            self.grads = Buffer(self.slots, self.padded, dtype=self.grad_dtype, device=device)
+        self.grads.allocate()
+        for index in self._absent:
+            self.grads.views[index].zero_()
+        self._absent.clear()
+        return self.grads.tensor
+
+    def forget_gradients(self, *, free: bool) -> None:
+        """Begin anew: the next gradient of each parameter replaces what the buffer holds."""
+        self._absent = set(range(len(self.slots)))
+        if free and self.grads is not None:
+            self.grads.free()

@@ -1,0 +1,203 @@
+"""What every form of data parallelism has in common: a module whose gradients are averaged over a group.
+
+A training step, the same on every stage::
+
+    for last, (inputs, targets) in micro_batches:
+        with contextlib.nullcontext() if last else replica.no_sync():
+            optimizer.scale(loss(replica(inputs), targets)).backward()
+    replica.finish_gradients()
+    optimizer.clip_grad_norm(1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+
+A parameter that got no gradient in a step has gradient zero, and AdamW treats it so.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from pdtlib.engine.collectives import Pending, start_all_gather, start_broadcast
+from pdtlib.engine.flat import Flat
+from pdtlib.engine.mesh import Group
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in nested tuples, lists, dicts and dataclasses."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from tensors_in(item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from tensors_in(getattr(value, field.name))
+
+
+class Replica(nn.Module):
+    """One rank's copy of ``module``; subclasses say when whole parameters and gradients exist.
+
+    ``flats`` are the buffers that hold the parameters. Attributes of interest to an optimizer are those of
+    :class:`pdtlib.engine.flat.Flat`: ``master``, ``shard`` and ``grad_shard``.
+    """
+
+    stage: int
+
+    def __init__(self, module: nn.Module, group: Group, *, dtype: torch.dtype | None) -> None:
+        super().__init__()
+        self.module = module
+        self.group = group
+        self.dtype = dtype
+        self.flats: list[Flat] = []
+        self._syncing = True
+        self._in_backward = False
+        for buffer in module.buffers():
+            self._broadcast_buffer(buffer)
+
+    def _broadcast_buffer(self, buffer: torch.Tensor) -> None:
+        copy = buffer.detach().contiguous()
+        start_broadcast(copy, self.group, phase="init").wait()
+        buffer.detach().copy_(copy)
+
+    # --- forward and backward -----------------------------------------------------------------------------
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module. Floating-point inputs are cast to the precision of the parameters."""
+        if self._in_backward:  # the last backward pass was broken off by an exception
+            self._abandon()
+        args = tuple(self._cast(value) for value in args)
+        kwargs = {name: self._cast(value) for name, value in kwargs.items()}
+        try:
+            self._before_forward()
+            output = self.module(*args, **kwargs)
+        except BaseException:
+            self._abandon()
+            raise
+        self._after_forward()
+        for tensor in tensors_in(output):
+            if tensor.requires_grad:
+                tensor.register_hook(self._on_output_gradient)
+        return output
+
+    def _cast(self, value: Any) -> Any:
+        if self.dtype is not None and isinstance(value, torch.Tensor) and value.is_floating_point():
+            return value.to(self.dtype)
+        return value
+
+    def _on_output_gradient(self, _: torch.Tensor) -> None:
+        """Runs before any other part of the backward pass, on every rank."""
+        if not self._in_backward:
+            self._in_backward = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish_backward)
+            self._before_backward()
+
+    def _finish_backward(self) -> None:
+        self._after_backward()
+        self._in_backward = False
+
+    def _before_forward(self) -> None:
+        """For subclasses that have something to gather."""
+
+    def _after_forward(self) -> None:
+        """For subclasses that have something to free."""
+
+    def _before_backward(self) -> None:
+        """For subclasses that have something to gather or to wait for."""
+
+    def _after_backward(self) -> None:
+        """For subclasses that have gradients left to send."""
+
+    def _abandon(self) -> None:
+        """Return to the state between steps after an exception; gradients of the step are lost."""
+        self._in_backward = False
+        self.zero_grad()
+
+    # --- gradients ----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Keep the gradients of the backward passes in here local; the first one outside sends their sum.
+
+        From stage 2 on no rank keeps a whole gradient, so there each micro-batch is reduced, in here too.
+        """
+        before, self._syncing = self._syncing, False
+        try:
+            yield
+        finally:
+            self._syncing = before
+
+    def finish_gradients(self) -> None:
+        """Wait until ``grad_shard`` of every flat holds the mean over the group. Call once before the
+        optimizer."""
+        raise NotImplementedError
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients. They live in flat buffers; ``set_to_none`` is there for nn.Module's
+        signature."""
+        raise NotImplementedError
+
+    # --- parameters ---------------------------------------------------------------------------------------
+
+    @property
+    def trainable(self) -> list[Flat]:
+        """The flats that have gradients."""
+        return [flat for flat in self.flats if flat.trainable]
+
+    def publish(self, flat: Flat) -> Pending | None:
+        """Make a new ``flat.shard`` known to the ranks that keep whole parameters."""
+        if flat.parts == 1 or not flat.params.allocated:
+            return None
+        return start_all_gather(flat.params.tensor, flat.shard, self.group, phase="params")
+
+    def full_parameters(self) -> dict[str, torch.Tensor]:
+        """Name -> a copy of the full tensor, on every rank; for tests and export."""
+        return self._assemble("shard")
+
+    def full_gradients(self) -> dict[str, torch.Tensor]:
+        """Name -> a copy of the full mean gradient, between :meth:`finish_gradients` and the next step."""
+        return self._assemble("grad_shard")
+
+    def _assemble(self, attribute: str) -> dict[str, torch.Tensor]:
+        full: dict[str, torch.Tensor] = {}
+        for flat in self.flats:
+            shard = getattr(flat, attribute)
+            if shard is not None:
+                full.update(assemble(flat, shard))
+        if attribute == "shard":
+            flat_params = {id(slot.param) for flat in self.flats for slot in flat.slots}
+            for name, param in self.module.named_parameters():
+                if id(param) not in flat_params:
+                    full[name] = param.detach().clone()
+        return full
+
+    def held(self) -> dict[str, list[torch.Tensor]]:
+        """The tensors that hold this rank's states: ``params``, ``grads`` and ``buffers``."""
+        params = [flat.params.tensor if flat.params.allocated else flat.shard for flat in self.flats]
+        in_flats = {id(slot.param) for flat in self.flats for slot in flat.slots}
+        params += [param.data for param in self.module.parameters() if id(param) not in in_flats]
+        grads = [
+            flat.grads.tensor if flat.grads is not None and flat.grads.allocated else flat.grad_shard
+            for flat in self.flats
+        ]
+        return {
+            "params": params,
+            "grads": [grad for grad in grads if grad is not None],
+            "buffers": list(self.module.buffers()),
+        }
+
+
+def assemble(flat: Flat, shard: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Gather a tensor that is sharded like ``flat`` and cut it into name -> full tensor."""
+    whole = torch.empty(flat.padded, dtype=shard.dtype, device=shard.device)
+    if flat.parts == 1:
+        whole.copy_(shard)
+    else:
+        start_all_gather(whole, shard.contiguous(), flat.group, phase="export").wait()
+    return {slot.name: whole[slot.start : slot.stop].view(slot.shape).clone() for slot in flat.slots}
