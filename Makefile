@@ -46,6 +46,7 @@ book: environment
 	@echo "The site: _build/html/index.html (make serve shows it on a port)."
 
 test: book
+	-@$(BIN)/python -m pdtlib.book.browser --install
 	@$(BIN)/python -m pdtlib.book.suites --jobs $(JOBS)
 
 serve: book
@@ -61,6 +62,7 @@ format: environment
 	$(BIN)/ruff check --fix --quiet .
 	$(BIN)/ruff format --quiet .
 	$(BIN)/python -m pdtlib.book.normalise
+	$(BIN)/python -m pdtlib.book.address
 
 notebooks: environment
 	$(BIN)/python -m pdtlib.book.normalise --execute

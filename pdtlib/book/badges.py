@@ -96,11 +96,15 @@ def says(root: Path, test: str) -> str:
 def result(results: dict[str, str], test: str) -> str:
     """The last result of a test, all its parameters together: passed, failed, or not run here."""
     outcomes = {
-        outcome for name, outcome in results.items() if name == test or name.startswith((test + "[", test + "::"))
+        outcome
+        for name, outcome in results.items()
+        if name == test or name.startswith((test + "[", test + "::"))
     }
     if not outcomes:
         return "not run here"
-    return "failed" if outcomes & {"failed", "error"} else "passed" if "passed" in outcomes else "not run here"
+    return (
+        "failed" if outcomes & {"failed", "error"} else "passed" if "passed" in outcomes else "not run here"
+    )
 
 
 def _badges(env: BuildEnvironment) -> dict[str, list[dict[str, str]]]:
@@ -196,7 +200,9 @@ def _table(app: Sphinx, docname: str) -> nodes.Node:
         links = nodes.paragraph()
         for page, ref, section in where:
             uri = ("" if page == docname else app.builder.get_relative_uri(docname, page)) + f"#{ref}"
-            label = f"{app.env.titles[page].astext()}: {section}" if section else app.env.titles[page].astext()
+            label = (
+                f"{app.env.titles[page].astext()}: {section}" if section else app.env.titles[page].astext()
+            )
             if links.children:
                 links += nodes.Text("; ")
             links += nodes.reference("", label, refuri=uri, internal=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pdtlib import __version__
-from pdtlib.book import badges, execution, pages, vendor
+from pdtlib.book import badges, execution, pages, renderers, vendor
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -18,6 +18,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", pages.set_address)
     # After the extensions whose files it takes out again.
     app.connect("html-page-context", pages.finish_page, priority=900)
+    app.connect("env-purge-doc", renderers.purge)
+    app.connect("env-merge-info", renderers.merge)
     app.connect("build-finished", vendor.copy_front_end)
     badges.setup(app)
     return {"version": __version__, "parallel_read_safe": True, "parallel_write_safe": True}

@@ -8,9 +8,11 @@ another way than the reader does.
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def find(number: str, *, root: Path = ROOT) -> Path:
-    """The ``lab.py`` of lab ``number`` (``"2"``, ``"02"`` or ``"02_zero"``); ``ValueError`` if there is none."""
+    """The ``lab.py`` of a lab (``"2"``, ``"02"`` or ``"02_zero"``); ``ValueError`` if there is none."""
     labs = sorted(path.parent for path in root.glob("labs/[0-9]*_*/lab.py"))
     wanted = number.split("_")[0].zfill(2)
     for lab in labs:
@@ -86,14 +88,10 @@ def run_lab(number: str, *arguments: str, timeout_s: float = 300) -> Any:
 def _end(process: subprocess.Popen[str]) -> None:
     """End torchrun and, through its own handler, its workers; then whatever is left of its session."""
     process.terminate()
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         process.communicate(timeout=15)
-    except subprocess.TimeoutExpired:
-        pass
-    try:
-        os.killpg(process.pid, 9)
-    except ProcessLookupError:
-        pass
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def main(arguments: list[str]) -> int:

@@ -10,10 +10,13 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sphinx.errors import ExtensionError
+
+from pdtlib.book import renderers
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -54,18 +57,21 @@ def pyodide_dir() -> Path:
 def copy_front_end(app: Sphinx, exception: Exception | None) -> None:
     """``build-finished``: bring ``vendor/`` of the site up to date."""
     if exception is None and app.builder.format == "html":
-        write(Path(app.outdir) / "vendor")
+        tables = {name: data for page in renderers.tables(app.env).values() for name, data in page.items()}
+        write(Path(app.outdir) / "vendor", tables)
 
 
-def write(vendor: Path) -> None:
+def write(vendor: Path, tables: Mapping[str, bytes]) -> None:
     """Write the whole front end to ``vendor``, files that have not changed left alone, others removed.
 
-    Raises ``ExtensionError`` when npm's packages are missing.
+    ``tables`` are the explorers' tables by file name. Raises ``ExtensionError`` when npm's packages are missing.
     """
     from pdtlib.explore.bundle import write_zip
 
     pyodide_dir()
     written = {write_zip(vendor / "pdt/pdtlib.zip")}
+    for name, data in tables.items():
+        written.add(_write(data, vendor / "pdt/tables" / name))
     for pattern, folder in NPM_FILES:
         matches = sorted(MODULES.glob(pattern))
         if not matches:
@@ -77,12 +83,24 @@ def write(vendor: Path) -> None:
             target = Path("pdt", folder, source.relative_to(root))
             if source.suffix in (".js", ".css") and target.as_posix() not in {f"pdt/{b}" for b in BUNDLES}:
                 written.add(_copy(source, vendor / target))
-    for bundle in (b for b in BUNDLES if (PACKAGE / b.split("/")[0] / "front").is_dir() and any((PACKAGE / b.split("/")[0] / "front").glob("*.js"))):
+    for bundle in (
+        b
+        for b in BUNDLES
+        if (PACKAGE / b.split("/")[0] / "front").is_dir()
+        and any((PACKAGE / b.split("/")[0] / "front").glob("*.js"))
+    ):
         folder, name = bundle.split("/")
         written.add(_bundle(PACKAGE / folder / "front" / name, vendor / "pdt" / bundle))
     for path in vendor.rglob("*"):
         if path.is_file() and path not in written:
             path.unlink()
+
+
+def _write(data: bytes, target: Path) -> Path:
+    if not (target.exists() and target.read_bytes() == data):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+    return target
 
 
 def _copy(source: Path, target: Path) -> Path:

@@ -1,0 +1,110 @@
+"""Every check of the project, in the order of ``make test``: ``python -m pdtlib.book.suites [NAME...]``.
+
+All suites run, also after one has failed; the summary at the end has each one's time and closing
+line, and the exit status is 1 when any failed. Tests that start several processes of their own do not
+run beside others, so that they don't fight for the cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pdtlib.book import normalise
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+MULTIPROCESS = ("engine", "train", "observe", "cli", "labs")
+BROWSER = ("site",)
+CELL_TIMEOUT_S = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """Commands that are run one after another; each is a list of arguments."""
+
+    name: str
+    commands: list[list[str]]
+
+
+def suites(jobs: int, root: Path = ROOT) -> Iterator[Suite]:
+    """All suites, in order. ``jobs`` is the number of worker processes of the light tests."""
+    python = [sys.executable, "-m"]
+    pytest = [*python, "pytest", "-q", "-p", "no:cacheprovider"]
+    yield Suite(
+        name="check",
+        commands=[
+            [str(BIN / "ruff"), "check", "."],
+            [str(BIN / "ruff"), "format", "--check", "--quiet", "."],
+            [*python, "mypy"],
+            [str(BIN / "lint-imports"), "--no-cache"],
+            [str(BIN / "codespell")],
+            [*python, "pdtlib.book.normalise", "--check"],
+            [*python, "pdtlib.book.address", "--check"],
+        ],
+    )
+    folders = sorted(path.name for path in (root / "tests").iterdir() if list(path.glob("test_*.py")))
+    light = [f"tests/{name}" for name in folders if name not in MULTIPROCESS + BROWSER]
+    alone = [f"tests/{name}" for name in folders if name in MULTIPROCESS]
+    parallel = ["-n", str(jobs)]
+    yield Suite(
+        name="light",
+        commands=[[*pytest, *parallel, "--doctest-modules", "pdtlib/plan", "pdtlib/figures", *light]],
+    )
+    yield Suite(name="processes", commands=[[*pytest, *alone]])
+    nbval = ["--nbval", "--nbval-current-env", f"--nbval-cell-timeout={CELL_TIMEOUT_S}"]
+    nbval += ["--nbval-sanitize-with", "tests/nbval_sanitize.cfg", *parallel, "--dist", "loadscope"]
+    books = [str(path.relative_to(root)) for path in normalise.notebooks(root)]
+    yield Suite(name="notebooks", commands=[[*pytest, *nbval, *books]])
+    yield Suite(name="site", commands=[[*pytest, *parallel, *(f"tests/{name}" for name in BROWSER)]])
+
+
+def run(suite: Suite) -> tuple[bool, float, str]:
+    """Run a suite's commands; whether all passed, the seconds, and the last line of the last one."""
+    began = time.monotonic()
+    passed, closing = True, ""
+    for command in suite.commands:
+        print(
+            f"$ {' '.join(Path(part).name if part.startswith(str(BIN)) else part for part in command)}",
+            flush=True,
+        )
+        with subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as done:
+            assert done.stdout is not None
+            for line in done.stdout:
+                print(line, end="", flush=True)
+                closing = line.strip() or closing
+        passed = passed and done.returncode == 0
+    return passed, time.monotonic() - began, closing
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the suites named (default: all), print the summary, return 1 when one failed."""
+    every = [suite.name for suite in suites(1)]
+    parser = argparse.ArgumentParser(
+        prog="python -m pdtlib.book.suites", description="Every check of the project"
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"suites (default all): {' '.join(every)}")
+    parser.add_argument("--jobs", type=int, default=2, help="worker processes of the light tests")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.names) - set(every):
+        parser.error(f"suite {sorted(unknown)}; valid: {', '.join(every)}")
+    chosen = [suite for suite in suites(options.jobs) if not options.names or suite.name in options.names]
+    results = {}
+    for suite in chosen:
+        print(f"\n=== {suite.name}", flush=True)
+        results[suite.name] = run(suite)
+    print("\n=== summary")
+    for name, (passed, seconds, closing) in results.items():
+        print(f"{name:<10} {'passed' if passed else 'FAILED'} {seconds:5.0f} s   {closing}")
+    return 0 if all(passed for passed, _, _ in results.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
