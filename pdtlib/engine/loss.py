@@ -1,9 +1,22 @@
 """The mean over all valid tokens of a global batch, however it is cut into micro-batches and ranks."""
 
 import torch
+import torch.nn.functional as F
 
 from pdtlib.engine.collectives import all_reduce
 from pdtlib.engine.mesh import Group
+
+IGNORED = -100
+"""Target of a position that has no next token (padding). It adds neither loss nor weight."""
+
+
+def token_loss_sum(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Sum of the cross-entropy over the valid targets, in nats, computed in fp32 (fp64 stays fp64).
+
+    logits: [B, S, V]; targets: [B, S] with :data:`IGNORED` where there is nothing to predict.
+    """
+    logits = logits if logits.element_size() > 4 else logits.float()
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
 class TokenMean:

@@ -8,7 +8,6 @@ that holds any slice of any tensor starts from the same model as a single proces
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -125,11 +124,6 @@ class Transformer(nn.Module):
             owner, _, leaf = name.rpartition(".")
             value = draw(name, tuple(parameter.shape), seed=seed, layers=self.model.layers)
             setattr(self.get_submodule(owner), leaf, nn.Parameter(value.to(device, dtype)))
-
-    def blocks(self) -> Iterator[tuple[str, nn.Module]]:
-        """Names and modules that ZeRO-3 gathers one at a time; the rest is the root."""
-        for index, layer in enumerate(self.layers):
-            yield f"layers.{index}", layer
 
     def forward(self, tokens: Tensor) -> Tensor:
         seq = tokens.shape[1]

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from pdtlib.engine.attention import rotary_tables, rotate
-from pdtlib.engine.loss import IGNORED, share_of_mean, token_loss_sum
+from pdtlib.engine.loss import IGNORED, TokenMean, token_loss_sum
+from pdtlib.engine.mesh import Group
 from pdtlib.engine.models import Transformer, draw
 from pdtlib.observe.memory import ActivationMeter
 from pdtlib.plan.params import count, tensors
@@ -110,26 +111,15 @@ def test_token_loss_does_not_depend_on_the_cut() -> None:
     targets = tokens.roll(-1, dims=1)
     targets[0, 3:] = IGNORED
     targets[3, 1:] = IGNORED
-    valid = int((targets != IGNORED).sum())
+    mean = TokenMean(Group.alone(), num_valid=int((targets != IGNORED).sum()))
     whole = Transformer(LLAMA, dtype=torch.float64)
-    share_of_mean(token_loss_sum(whole(tokens), targets), global_tokens=valid, replicas=1).backward()
+    mean.loss(token_loss_sum(whole(tokens), targets)).backward()
     cut = Transformer(LLAMA, dtype=torch.float64)
-    for rank in range(2):
-        for row in (2 * rank, 2 * rank + 1):
-            loss = token_loss_sum(cut(tokens[row : row + 1]), targets[row : row + 1])
-            (share_of_mean(loss, global_tokens=valid, replicas=2) / 2).backward()  # /2: the ranks' average
+    for row in range(4):
+        part = slice(row, row + 1)
+        mean.loss(token_loss_sum(cut(tokens[part]), targets[part])).backward()
     for a, b in zip(whole.parameters(), cut.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad)
-
-
-def test_field_report_b01() -> None:
-    w = torch.tensor(1.0, requires_grad=True)
-    ranks = [[[1.0, 1, 1, 1], [6.0]], [[2.0, 2], [9.0]]]
-    for rank in ranks:
-        for micro_batch in rank:
-            loss = (w * torch.tensor(micro_batch)).sum()
-            (share_of_mean(loss, global_tokens=8, replicas=2) / 2).backward()
-    assert w.grad == pytest.approx(2.875)
 
 
 def test_experts_and_too_many_tokens_are_refused() -> None:
