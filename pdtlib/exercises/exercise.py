@@ -12,6 +12,11 @@ from pdtlib.exercises.source import ReaderCode, ReaderError, captured
 SEEDS = 2**32
 
 
+def draw_seed() -> int:
+    """A seed that no program can foresee."""
+    return random.SystemRandom().randrange(SEEDS)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Exercise:
     """One exercise.
@@ -69,7 +74,7 @@ class Exercise:
         What it prints is in the report, and goes to ``echo`` as it comes. An answer that never returns is not
         stopped here: see :func:`pdtlib.exercises.process.grade`.
         """
-        seed = random.SystemRandom().randrange(SEEDS) if seed is None else seed
+        seed = draw_seed() if seed is None else seed
         with captured(echo) as output:
             checks = tuple(self._checks(source, seed))
         return Report(id=self.id, seed=seed, checks=checks, output=output.getvalue())

@@ -44,7 +44,7 @@ def markdown(exercise: Exercise) -> str:
 
 
 def check(id: str, *answer: Any, seed: int | None = None) -> Report:
-    """Grade source text, a ``.py`` path, or functions and classes; in a process of its own, with a time limit.
+    """Grade source text, a ``.py`` path, or functions and classes, in a process with a time limit.
 
     Raises:
         ValueError: no such exercise, or no source to be found.

@@ -11,10 +11,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from pdtlib.exercises.catalog import get
-from pdtlib.exercises.exercise import Exercise
+from pdtlib.exercises.exercise import Exercise, draw_seed
 from pdtlib.exercises.report import Check, Report
 from pdtlib.exercises.source import FILENAME
 
@@ -26,11 +27,12 @@ def grade(
     exercise: Exercise, source: str, *, seed: int | None = None, time_limit_s: float | None = None
 ) -> Report:
     """Grade in a child process and end it, with every process that it started, after the time limit."""
+    seed = draw_seed() if seed is None else seed
     limit_s = exercise.time_limit_s if time_limit_s is None else time_limit_s
     with tempfile.TemporaryDirectory(prefix="pdt-grade-") as folder:
         result, printed, trace = (Path(folder, name) for name in ("result.json", "printed", "trace"))
         command = [sys.executable, "-m", "pdtlib.exercises.process", exercise.id]
-        command += ["" if seed is None else str(seed), str(result), str(limit_s)]
+        command += [str(seed), str(result), str(limit_s)]
         with printed.open("w") as out, trace.open("w") as err:
             child = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=out, stderr=err, text=True, start_new_session=True
@@ -50,14 +52,12 @@ def grade(
             else _crashed(exercise, child.returncode, trace)
         )
         output = printed.read_text(encoding="utf-8", errors="replace")
-        return Report(id=exercise.id, seed=-1 if seed is None else seed, checks=(check,), output=output)
+        return Report(id=exercise.id, seed=seed, checks=(check,), output=output)
 
 
 def _end(child: subprocess.Popen) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     child.wait()
 
 
@@ -86,7 +86,7 @@ def main() -> None:
     id, seed, result, limit_s = sys.argv[1:]
     faulthandler.dump_traceback_later(max(float(limit_s) - TRACE_BEFORE_S, 0.1))
     echo = os.fdopen(os.dup(1), "w")
-    report = get(id).grade(sys.stdin.read(), seed=int(seed) if seed else None, echo=echo)
+    report = get(id).grade(sys.stdin.read(), seed=int(seed), echo=echo)
     Path(result).write_text(json.dumps(report.to_dict(), ensure_ascii=False), encoding="utf-8")
 
 

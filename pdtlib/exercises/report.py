@@ -15,6 +15,10 @@ class Check:
     expected: str = ""
     got: str = ""
 
+    def __post_init__(self) -> None:
+        if self.passed:
+            object.__setattr__(self, "message", "")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
