@@ -64,7 +64,7 @@ def copy_front_end(app: Sphinx, exception: Exception | None) -> None:
 def write(vendor: Path, tables: Mapping[str, bytes]) -> None:
     """Write the whole front end to ``vendor``, files that have not changed left alone, others removed.
 
-    ``tables`` are the explorers' tables by file name. Raises ``ExtensionError`` when npm's packages are missing.
+    ``tables`` are the explorers' tables by file name. Raises ``ExtensionError`` without npm's packages.
     """
     from pdtlib.explore.bundle import write_zip
 
