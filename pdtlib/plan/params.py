@@ -91,13 +91,15 @@ def _layer(model: Model, i: int) -> Iterator[TensorSpec]:
         yield TensorSpec(f"{at}.moe.experts.{j}.down.weight", (h, model.moe.ffn), "experts", i)
 
 
-def _before(model: Model) -> Iterator[TensorSpec]:
+def tensors_before(model: Model) -> Iterator[TensorSpec]:
+    """The tensors ahead of the blocks."""
     yield TensorSpec("embed.weight", (model.vocab, model.hidden), "embedding")
     if model.positions == "learned":
         yield TensorSpec("positions.weight", (model.seq, model.hidden), "positions")
 
 
-def _after(model: Model) -> Iterator[TensorSpec]:
+def tensors_after(model: Model) -> Iterator[TensorSpec]:
+    """The tensors behind the blocks."""
     yield from _norm(model, "norm", model.hidden, "norm", None)
     if not model.tied_embeddings:
         yield TensorSpec("head.weight", (model.vocab, model.hidden), "head")
@@ -106,7 +108,7 @@ def _after(model: Model) -> Iterator[TensorSpec]:
 def tensors(model: Model) -> tuple[TensorSpec, ...]:
     """Every parameter tensor in the order of the forward pass; a tied head has no tensor of its own."""
     blocks = (spec for i in range(model.layers) for spec in _layer(model, i))
-    return (*_before(model), *blocks, *_after(model))
+    return (*tensors_before(model), *blocks, *tensors_after(model))
 
 
 def layer_tensors(model: Model, layer: int = 0) -> tuple[TensorSpec, ...]:
@@ -132,7 +134,7 @@ def count(model: Model) -> ParamCount:
     (46702792704, 12879925248)
     """
     by_part = dict.fromkeys(PARTS, 0)
-    for spec in (*_before(model), *_after(model)):
+    for spec in (*tensors_before(model), *tensors_after(model)):
         by_part[spec.part] += spec.numel
     for spec in _layer(model, 0):
         by_part[spec.part] += spec.numel * model.layers
@@ -168,8 +170,8 @@ def stages(job: Job) -> tuple[Stage, ...]:
     The layers are a complete, disjoint partition; the parameters, less tied copies, sum to the model's total.
     """
     model, last = job.model, job.parallel.pp - 1
-    before = sum(spec.numel for spec in _before(model))
-    after = sum(spec.numel for spec in _after(model))
+    before = sum(spec.numel for spec in tensors_before(model))
+    after = sum(spec.numel for spec in tensors_after(model))
     tied_copy = model.vocab * model.hidden if model.tied_embeddings and last > 0 else 0
     found = []
     for index, layers in enumerate(stage_layers(model, pp=job.parallel.pp, vpp=job.parallel.vpp)):

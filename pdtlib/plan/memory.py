@@ -1,0 +1,116 @@
+"""Memory of a rank of every pipeline stage, term by term: states, activations, logits, buffers.
+
+States are what our engine holds (:mod:`pdtlib.plan.flats`). Activations are the formulas of
+:mod:`pdtlib.plan.activations` times the micro-batches that the schedule keeps in flight.
+"""
+
+from dataclasses import dataclass
+
+from pdtlib.plan.activations import Setting, layer_bytes, logits_bytes
+from pdtlib.plan.flats import gathered_bytes, held_bytes
+from pdtlib.plan.params import split_layers
+from pdtlib.plan.spec import Job
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """Bytes on one rank of a pipeline stage.
+
+    ``activations`` are what all micro-batches in flight keep for the backward pass, plus the layer that is
+    being recomputed. ``logits`` are the loss's fp32 logits; only the last stage has them. ``buffers`` come
+    and go: what ZeRO gathers and reduces, and the 16-bit logits beside the fp32 ones.
+    """
+
+    params: float
+    grads: float
+    optimizer: float
+    activations: float
+    logits: float
+    buffers: float
+
+    @property
+    def total(self) -> float:
+        return self.params + self.grads + self.optimizer + self.activations + self.logits + self.buffers
+
+
+def setting_of(job: Job) -> Setting:
+    """The job's activation setting: dropout masks of one byte, silu and product in one kernel."""
+    train = job.train
+    return Setting(
+        micro_batch=train.micro_batch,
+        seq=job.model.seq,
+        tp=job.parallel.tp,
+        cp=job.parallel.cp,
+        sequence_parallel=train.sequence_parallel,
+        recompute=train.recompute,
+        flash_attention=train.flash_attention,
+        element_bytes=element_bytes(job),
+    )
+
+
+def element_bytes(job: Job) -> int:
+    """Bytes of an activation's element."""
+    return 4 if job.train.precision == "fp32" else 2
+
+
+def chunks_in_flight(job: Job, stage: int) -> int:
+    """Most model chunks of this stage whose activations are kept at one time.
+
+    A chunk is one of the stage's ``vpp`` parts. GPipe keeps every micro-batch; 1F1B at most ``pp - stage``
+    (Narayanan 2019); interleaved 1F1B what its warm-up of ``2 (pp - stage - 1) + (vpp - 1) pp`` chunks and
+    the one after it fill (Narayanan 2021, section 2.2). ZB-H1 keeps what 1F1B's first stage keeps, on all
+    stages; ZB-H2 up to ``2 pp - 1``; ZB-V and DualPipe fill ``2 pp`` and ``2 pp + 2`` half-sized chunks
+    (Qi 2024; DeepSeek-V3, Table 2).
+    """
+    p, v, m = job.parallel.pp, job.parallel.vpp, job.gradient_accumulation
+    kept = {
+        "gpipe": m,
+        "1f1b": p - stage,
+        "interleaved": 2 * (p - stage - 1) + (v - 1) * p + 1 if v > 1 else p - stage,
+        "zb-h1": p,
+        "zb-h2": 2 * p - 1,
+        "zb-v": 2 * p if v > 1 else p,
+        "dualpipe": 2 * p + 2 if v > 1 else p + 1,
+    }[job.parallel.schedule]
+    return min(kept, m * v)
+
+
+def stage_memory(job: Job, stage: int) -> StageMemory:
+    """Bytes on a rank of this pipeline stage. ``stage`` counts from 0."""
+    model, parallel = job.model, job.parallel
+    setting, held = setting_of(job), held_bytes(job, stage)
+    in_flight = chunks_in_flight(job, stage)
+    per_layer = layer_bytes(model, setting=setting)
+    largest_chunk = max(
+        len(run) for run in split_layers(model.layers, parallel.pp * parallel.vpp)[stage :: parallel.pp]
+    )
+    activations = in_flight * largest_chunk * per_layer
+    if setting.recompute == "full":
+        activations += recomputed_layer_bytes(job)
+    elements = setting.micro_batch * setting.seq / setting.cp * model.hidden
+    if setting.sequence_parallel:
+        elements /= setting.tp
+    first, last = stage == 0, stage == parallel.pp - 1
+    micro_batches = -(-in_flight // parallel.vpp)
+    if first and model.dropout > 0:
+        activations += micro_batches * elements * setting.mask_bytes
+    logits = 0.0
+    buffers = float(gathered_bytes(job, stage))
+    if last:
+        activations += micro_batches * 2 * elements * setting.element_bytes  # inputs of final norm and head
+        tokens = setting.micro_batch * setting.seq / setting.cp
+        logits = micro_batches * logits_bytes(tokens, vocab=model.vocab, tp=parallel.tp)
+        buffers += tokens * model.vocab * setting.element_bytes / parallel.tp
+    return StageMemory(held.params, held.grads, held.optimizer, activations, logits, buffers)
+
+
+def recomputed_layer_bytes(job: Job) -> float:
+    """What one layer keeps while its backward pass runs, having been recomputed."""
+    setting = setting_of(job)
+    whole = Setting(**{**setting.__dict__, "recompute": "none"})
+    return layer_bytes(job.model, setting=whole)
+
+
+def stages_memory(job: Job) -> tuple[StageMemory, ...]:
+    """Bytes on a rank of every pipeline stage, first to last."""
+    return tuple(stage_memory(job, stage) for stage in range(job.parallel.pp))

@@ -1,0 +1,67 @@
+"""Which part of which tensor a rank holds under tensor, pipeline and expert parallelism.
+
+Tensor parallelism cuts q, k, v (into heads), gate and up by their output, o and down by their input, and
+embeddings by the vocabulary (Shoeybi 2019, section 3). Norms, learned positions, the router and the biases of
+o and down are whole on every tensor-parallel rank. A rank repeats a KV head where there are fewer of them
+than ranks. Experts are dealt out over the expert-parallel group and cut like an MLP.
+"""
+
+from dataclasses import replace
+
+from pdtlib.plan.params import TensorSpec, layer_tensors, stage_layers, tensors_after, tensors_before
+from pdtlib.plan.spec import Job, Model
+
+_BY_OUTPUT = ("q", "gate", "up")
+_BY_INPUT = ("o", "down")
+
+
+def cut(spec: TensorSpec, *, model: Model, tp: int) -> TensorSpec:
+    """The tensor as one of ``tp`` ranks holds it.
+
+    >>> from pdtlib.plan import params, presets
+    >>> model = presets.model("llama3-8b")
+    >>> shapes = {spec.name: cut(spec, model=model, tp=16).shape for spec in params.tensors(model)}
+    >>> shapes["layers.0.attn.q.weight"], shapes["layers.0.attn.k.weight"], shapes["layers.0.mlp.down.weight"]
+    ((256, 4096), (128, 4096), (4096, 896))
+    """
+    if tp == 1:
+        return spec
+    *_, owner, leaf = ("", *spec.name.split("."))
+    first, *rest = spec.shape
+    if owner in ("embed", "head") or owner in _BY_OUTPUT:
+        return replace(spec, shape=(first // tp, *rest))
+    if owner in ("k", "v"):
+        return replace(spec, shape=(first * max(1, tp // model.kv_heads) // tp, *rest))
+    if owner in _BY_INPUT and leaf == "weight":
+        return replace(spec, shape=(first, rest[0] // tp))
+    return spec
+
+
+def is_expert(spec: TensorSpec) -> bool:
+    """Whether the tensor belongs to an expert, and so is reduced over fewer ranks than the rest."""
+    return spec.part == "experts"
+
+
+def rank_tensors(job: Job, stage: int) -> tuple[TensorSpec, ...]:
+    """The tensors that a rank of this pipeline stage holds, in its own shapes, in forward order.
+
+    The last stage of several holds its own copy of a tied embedding. Of the experts a rank holds the first
+    ``experts / ep``, which stand for any rank's: all experts have one shape.
+    """
+    model, parallel = job.model, job.parallel
+    if not 0 <= stage < parallel.pp:
+        raise ValueError(f"stage={stage}; valid: 0 to {parallel.pp - 1}")
+    last = parallel.pp - 1
+    kept_experts = 0 if model.moe is None else model.moe.experts // parallel.ep
+    whole = list(tensors_before(model)) if stage == 0 else []
+    for layer in stage_layers(model, pp=parallel.pp, vpp=parallel.vpp)[stage]:
+        whole += [
+            spec
+            for spec in layer_tensors(model, layer)
+            if not is_expert(spec) or int(spec.name.split(".")[4]) < kept_experts
+        ]
+    if stage == last:
+        whole += tensors_after(model)
+        if model.tied_embeddings and last > 0:
+            whole.append(TensorSpec("embed.weight", (model.vocab, model.hidden), "embedding"))
+    return tuple(cut(spec, model=model, tp=parallel.tp) for spec in whole)
