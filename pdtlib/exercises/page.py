@@ -50,7 +50,7 @@ def html(id: str) -> str:
 def _editor(exercise: Exercise) -> str:
     name = f"exercise-{exercise.id}"
     # "<" is escaped so that no text can end the script element.
-    starter = json.dumps({"source": exercise.starter}).replace("<", "\\u003c")
+    starter = json.dumps({"source": exercise.starter.rstrip("\n")}).replace("<", "\\u003c")
     return f"""<div class="pdt-exercise-work">
 <p class="pdt-exercise-label" id="{name}-label">Your code</p>
 <div class="pdt-exercise-editor" data-editor>{_code(exercise.starter)}</div>

@@ -48,7 +48,8 @@ export function editor(parent, { source, label, help, onChange, onFocus, onRun }
         python(),
         syntaxHighlighting(classHighlighter),
         keymap.of([{ key: "Mod-Enter", run }, indentWithTab, ...defaultKeymap, ...historyKeymap]),
-        EditorView.contentAttributes.of({ "aria-labelledby": label, "aria-describedby": help }),
+        // The tab index is said aloud for axe, which does not count contenteditable as focusable.
+        EditorView.contentAttributes.of({ tabindex: "0", "aria-labelledby": label, "aria-describedby": help }),
         EditorView.updateListener.of((update) => {
           if (update.docChanged) onChange(update.state.doc.toString());
           if (update.focusChanged && update.view.hasFocus) onFocus();
