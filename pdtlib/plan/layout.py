@@ -1,26 +1,25 @@
 """The rules that tie a job's fields together: what divides what, what needs what."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 
 from pdtlib.plan import presets
 from pdtlib.plan.batch import nearest_batches
 from pdtlib.plan.spec import Job, Problem
 
 
-def check_layout(job: Job) -> list[Problem]:
-    """Every rule that the job breaks; its fields must each be of the right kind already."""
-    rules: tuple[Callable[[Job], Iterator[Problem]], ...] = (
-        _model,
-        _hardware,
-        _world,
-        _tensor,
-        _context,
-        _pipeline,
-        _experts,
-        _batch,
-    )
-    return [problem for rule in rules for problem in rule(job)]
+def check_layout(job: Job, *, unknown: Set[str] = frozenset()) -> list[Problem]:
+    """Every rule that the job breaks; its fields must each be of the right kind already.
+
+    ``unknown`` are the dotted paths of fields whose value is not known, so that a rule which reads one of
+    them has nothing to say. A section's name stands for all its fields.
+    """
+    return [
+        problem
+        for rule, reads in RULES.items()
+        if not any(field in unknown or field.partition(".")[0] in unknown for field in reads)
+        for problem in rule(job)
+    ]
 
 
 def divisors(number: int, limit: int = 64) -> tuple[int, ...]:
@@ -36,7 +35,7 @@ def _multiples(value: int, unit: int) -> tuple[int, ...]:
     return nearest_batches(value, micro_batch=unit, dp=1)
 
 
-def _model(job: Job) -> Iterator[Problem]:
+def _heads(job: Job) -> Iterator[Problem]:
     model = job.model
     if model.heads % model.kv_heads:
         message = f"{model.kv_heads} KV heads cannot be shared evenly by {model.heads} heads"
@@ -46,16 +45,21 @@ def _model(job: Job) -> Iterator[Problem]:
     elif model.head_dim == model.hidden // model.heads and model.hidden % model.heads:
         message = f"{model.hidden} is not a multiple of {model.heads} heads; give head_dim or change hidden"
         yield Problem("model.hidden", message, _multiples(model.hidden, model.heads))
-    if model.positions == "rotary" and model.head_dim % 2:
+    elif model.positions == "rotary" and model.head_dim % 2:
         message = f"rotary positions turn pairs, so head_dim must be even, not {model.head_dim}"
         yield Problem("model.head_dim", message, _multiples(model.head_dim, 2))
-    if model.moe is not None:
-        if model.moe.top_k > model.moe.experts:
-            message = f"a token cannot go through {model.moe.top_k} of {model.moe.experts} experts"
-            yield Problem("model.moe.top_k", message, tuple(range(1, min(model.moe.experts, 16) + 1)))
-        if model.ffn != model.moe.ffn:
-            message = f"every layer is a mixture of experts, whose size is moe.ffn = {model.moe.ffn}"
-            yield Problem("model.ffn", message, (model.moe.ffn,))
+
+
+def _moe_sizes(job: Job) -> Iterator[Problem]:
+    model, moe = job.model, job.model.moe
+    if moe is None:
+        return
+    if moe.top_k > moe.experts:
+        message = f"a token cannot go through {moe.top_k} of {moe.experts} experts"
+        yield Problem("model.moe.top_k", message, tuple(range(1, min(moe.experts, 16) + 1)))
+    if model.ffn != moe.ffn:
+        message = f"every layer is a mixture of experts, whose size is moe.ffn = {moe.ffn}"
+        yield Problem("model.ffn", message, (moe.ffn,))
 
 
 def _hardware(job: Job) -> Iterator[Problem]:
@@ -82,30 +86,38 @@ def _world(job: Job) -> Iterator[Problem]:
         )
 
 
-def _tensor(job: Job) -> Iterator[Problem]:
+def _valid_tp(job: Job) -> tuple[int, ...]:
+    model = job.model
+    common = math.gcd(model.heads, model.ffn)
+    return tuple(n for n in divisors(common) if model.kv_heads % n == 0 or n % model.kv_heads == 0)
+
+
+def _attention_split(job: Job) -> Iterator[Problem]:
     model, tp = job.model, job.parallel.tp
-    if tp == 1:
-        return
-    common = math.gcd(model.heads, model.ffn, model.vocab)
-    valid = tuple(n for n in divisors(common) if model.kv_heads % n == 0 or n % model.kv_heads == 0)
     if model.heads % tp:
-        yield Problem("parallel.tp", f"{model.heads} heads cannot be split over {tp} ranks", valid)
-    if model.kv_heads % tp and tp % model.kv_heads:
+        yield Problem("parallel.tp", f"{model.heads} heads cannot be split over {tp} ranks", _valid_tp(job))
+    elif model.kv_heads % tp and tp % model.kv_heads:
         message = f"{model.kv_heads} KV heads can be neither split over nor repeated on {tp} ranks"
-        yield Problem("parallel.tp", message, valid)
+        yield Problem("parallel.tp", message, _valid_tp(job))
+
+
+def _matrix_split(job: Job) -> Iterator[Problem]:
+    model, tp = job.model, job.parallel.tp
     if model.ffn % tp:
-        yield Problem("parallel.tp", f"an MLP of {model.ffn} cannot be split over {tp} ranks", valid)
+        yield Problem("parallel.tp", f"an MLP of {model.ffn} cannot be split over {tp} ranks", _valid_tp(job))
     if model.vocab % tp:
         padded = -(-model.vocab // tp) * tp
         message = (
             f"a vocabulary of {model.vocab} cannot be split over {tp} ranks; pad it, for example to {padded}"
         )
         yield Problem("model.vocab", message, (padded,))
-    if job.train.sequence_parallel and model.seq // job.parallel.cp % tp:
-        message = (
-            f"sequence parallelism cannot split {model.seq} positions over cp x tp = {job.parallel.cp * tp}"
-        )
-        yield Problem("model.seq", message, _multiples(model.seq, job.parallel.cp * tp))
+
+
+def _sequence_split(job: Job) -> Iterator[Problem]:
+    seq, ranks = job.model.seq, job.parallel.cp * job.parallel.tp
+    if job.train.sequence_parallel and seq % job.parallel.cp == 0 and seq % ranks:
+        message = f"sequence parallelism cannot split {seq} positions over cp x tp = {ranks}"
+        yield Problem("model.seq", message, _multiples(seq, ranks))
 
 
 def _context(job: Job) -> Iterator[Problem]:
@@ -119,7 +131,7 @@ def _context(job: Job) -> Iterator[Problem]:
         yield Problem("parallel.cp", message, divisors(heads))
 
 
-def _pipeline(job: Job) -> Iterator[Problem]:
+def _stages(job: Job) -> Iterator[Problem]:
     layers, parallel = job.model.layers, job.parallel
     chunks = parallel.pp * parallel.vpp
     if parallel.pp > layers:
@@ -128,6 +140,10 @@ def _pipeline(job: Job) -> Iterator[Problem]:
     elif chunks > layers:
         message = f"{layers} layers cannot fill pp x vpp = {parallel.pp} x {parallel.vpp} = {chunks} chunks"
         yield Problem("parallel.vpp", message, tuple(range(1, layers // parallel.pp + 1)))
+
+
+def _schedule(job: Job) -> Iterator[Problem]:
+    parallel = job.parallel
     schedule, micro_batches = parallel.schedule, job.gradient_accumulation
     two_chunks = ("zb-v", "dualpipe")
     if parallel.vpp > 1 and schedule not in ("interleaved", *two_chunks):
@@ -173,3 +189,23 @@ def _batch(job: Job) -> Iterator[Problem]:
         )
         near = nearest_batches(train.global_batch, micro_batch=train.micro_batch, dp=dp)
         yield Problem("train.global_batch", message, near)
+
+
+_DEGREES = ("parallel.dp", "parallel.tp", "parallel.pp", "parallel.cp")
+_BATCH = ("train.global_batch", "train.micro_batch", "parallel.dp")
+
+RULES: dict[Callable[[Job], Iterator[Problem]], tuple[str, ...]] = {
+    # rule: the fields that it reads
+    _heads: ("model.hidden", "model.heads", "model.kv_heads", "model.head_dim", "model.positions"),
+    _moe_sizes: ("model.moe", "model.ffn"),
+    _hardware: ("hardware.gpu", "hardware.inter", "train.precision"),
+    _world: (*_DEGREES, "hardware.n_gpus"),
+    _attention_split: ("model.heads", "model.kv_heads", "parallel.tp"),
+    _matrix_split: ("model.ffn", "model.moe", "model.vocab", "parallel.tp"),
+    _sequence_split: ("model.seq", "train.sequence_parallel", "parallel.tp", "parallel.cp"),
+    _context: ("model.seq", "model.heads", "parallel.tp", "parallel.cp", "parallel.context"),
+    _stages: ("model.layers", "parallel.pp", "parallel.vpp"),
+    _schedule: (*_BATCH, "parallel.pp", "parallel.vpp", "parallel.schedule"),
+    _experts: ("model.moe", "parallel.ep", "parallel.dp", "parallel.cp"),
+    _batch: _BATCH,
+}

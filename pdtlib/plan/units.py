@@ -83,3 +83,12 @@ def percent_text(value: float, *, digits: int = 1) -> str:
     '69.2 %'
     """
     return f"{value * 100:.{digits}f} %"
+
+
+def column_unit(largest: float) -> tuple[float, str]:
+    """The unit in which a column of byte counts is printed, chosen by the largest of them: (bytes, name).
+
+    >>> column_unit(62.9e9)
+    (1000000000.0, 'GB')
+    """
+    return next(((scale, unit) for scale, unit in _DECIMAL if largest >= scale), (1, "B"))

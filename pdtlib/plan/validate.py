@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, get_type_hints
 
 from pdtlib.plan import presets
+from pdtlib.plan.batch import nearest_batches
 from pdtlib.plan.layout import check_layout
 from pdtlib.plan.spec import (
     Hardware,
@@ -30,6 +31,18 @@ from pdtlib.plan.spec import (
 )
 
 SECTIONS: dict[str, type] = {"model": Model, "train": Train, "parallel": Parallel, "hardware": Hardware}
+PRESETS = {"model": ("preset", presets.MODELS), "hardware": ("cluster", presets.CLUSTERS)}
+FOLLOWERS = {
+    # Fields whose usual value follows another field's.
+    "model.hidden": ("model.head_dim", "model.ffn"),
+    "model.heads": ("model.head_dim", "model.kv_heads"),
+    "model.moe": ("model.ffn",),
+    "model.activation": ("model.ffn", "model.norm", "model.positions", "model.biases"),
+    "model.norm": ("model.positions", "model.biases"),
+    "train.micro_batch": ("train.global_batch",),
+    "parallel.dp": ("train.global_batch", "hardware.n_gpus"),
+    "parallel.vpp": ("parallel.schedule",),
+}
 
 
 def validate(job: Job | Mapping[str, object]) -> list[Problem]:
@@ -52,64 +65,66 @@ def build(data: Mapping[str, object]) -> Job:
     if not isinstance(data, Mapping):
         raise JobError([Problem("", f"a job is a table of sections, not {_kind(data)}", tuple(SECTIONS))])
     problems += _unknown("", data, list(SECTIONS))
-    tables: dict[str, dict[str, object]] = {}
-    for section in SECTIONS:
-        value = data.get(section, {})
-        if isinstance(value, Mapping):
-            tables[section] = dict(value)
-        else:
-            problems.append(Problem(section, f"must be a table of fields, not {_kind(value)}"))
-            tables[section] = {}
-    problems += _take_preset(tables["model"], "model", "preset", presets.MODELS, keep_name=True)
-    problems += _take_preset(tables["hardware"], "hardware", "cluster", presets.CLUSTERS, keep_name=False)
     made: dict[str, dict[str, Any]] = {}
+    unknown: set[str] = set()
     for section, kind in SECTIONS.items():
-        made[section], found = _read(section, kind, tables[section])
+        table = data.get(section, {})
+        if not isinstance(table, Mapping):
+            problems.append(Problem(section, f"must be a table of fields, not {_kind(table)}"))
+            made[section] = {}
+            unknown.add(section)
+            continue
+        table, found = _take_preset(section, table)
         problems += found
+        unknown |= {section for _ in found}
+        made[section], found = _read(section, kind, table)
+        problems += found
+        unknown |= {".".join(problem.field.split(".")[:2]) for problem in found}
+    unknown |= {follower for field in unknown for follower in FOLLOWERS.get(field, ())}
+    job, found = _assemble(made, unknown)
+    problems += [*found, *check_layout(job, unknown=unknown)]
     if problems:
-        raise JobError(problems)
-    job, problems = _assemble(made)
-    if job is None or (problems := problems + check_layout(job)):
         raise JobError(problems)
     return job
 
 
-def _assemble(made: dict[str, dict[str, Any]]) -> tuple[Job | None, list[Problem]]:
-    """The job; dp follows from n_gpus where it is left out."""
+def _assemble(made: dict[str, dict[str, Any]], unknown: set[str]) -> tuple[Job, list[Problem]]:
+    """The job, with 1 where a required number is not known; dp follows from n_gpus where it is left out."""
+    required = [item.name for item in fields(Model) if item.default is MISSING]
+    model = dict.fromkeys(required, 1) | made["model"]
     parallel, n_gpus = made["parallel"], made["hardware"].get("n_gpus")
+    problems = []
     if "dp" not in parallel and n_gpus is not None:
         group = math.prod(parallel.get(axis, 1) for axis in ("tp", "pp", "cp"))
-        if n_gpus % group:
-            below = n_gpus // group * group
-            message = f"{n_gpus} is not a multiple of tp x pp x cp = {group}"
-            near = tuple(n for n in (below, below + group) if n)
-            return None, [Problem("hardware.n_gpus", message, near)]
-        parallel["dp"] = n_gpus // group
-    model = Model(**made["model"])
-    return Job(
-        model=model,
+        parallel["dp"] = max(1, n_gpus // group)
+        if n_gpus % group and not unknown & {f"parallel.{axis}" for axis in ("tp", "pp", "cp")}:
+            near = nearest_batches(n_gpus, micro_batch=group, dp=1)
+            problems = [
+                Problem("hardware.n_gpus", f"{n_gpus} is not a multiple of tp x pp x cp = {group}", near)
+            ]
+            unknown |= {"parallel.dp", *FOLLOWERS["parallel.dp"]}
+    job = Job(
+        model=Model(**model),
         train=Train(**made["train"]),
         parallel=Parallel(**parallel),
         hardware=Hardware(**made["hardware"]),
-    ), []
+    )
+    return job, problems
 
 
-def _take_preset(
-    table: dict[str, object], section: str, key: str, known: dict[str, dict[str, object]], *, keep_name: bool
-) -> list[Problem]:
-    """Put the preset's fields under those given beside it; the given ones win."""
+def _take_preset(section: str, given: Mapping[str, object]) -> tuple[dict[str, object], list[Problem]]:
+    """The fields given, over those of the preset that is named among them."""
+    table = dict(given)
+    key, known = PRESETS.get(section, ("", {}))
     if key not in table:
-        return []
+        return table, []
     name, problems = table.pop(key), []
     if not isinstance(name, str) or name not in known:
         message = f"{name!r} is not a known preset" + _did_you_mean(name, known)
         problems.append(Problem(f"{section}.{key}", message, tuple(known)))
         name = next(iter(known))  # any will do: fields that a right name would give are not missing
-    for field, value in known[name].items():
-        table.setdefault(field, value)
-    if keep_name:
-        table.setdefault("name", name)
-    return problems
+    named = {"name": name} if section == "model" else {}
+    return {**named, **known[name], **table}, problems
 
 
 @lru_cache(maxsize=8)
@@ -120,7 +135,7 @@ def _hints(kind: type) -> dict[str, Any]:
 def _read(path: str, kind: type, table: Mapping[str, object]) -> tuple[dict[str, Any], list[Problem]]:
     """The keyword arguments of a section, and what is wrong with it."""
     known = [item.name for item in fields(kind)]
-    extra = {"model": ["preset"], "hardware": ["cluster"]}.get(path, [])
+    extra = [PRESETS[path][0]] if path in PRESETS else []
     problems = _unknown(path, table, [*known, *extra])
     values: dict[str, Any] = {}
     for item in fields(kind):
@@ -131,14 +146,16 @@ def _read(path: str, kind: type, table: Mapping[str, object]) -> tuple[dict[str,
             continue
         value = table[item.name]
         if kind is Model and item.name == "moe":
-            values["moe"], found = _read_moe(where, value)
+            read, found = _read_moe(where, value)
         else:
-            values[item.name], found = _convert(where, value, _hints(kind)[item.name])
+            read, found = _convert(where, value, _hints(kind)[item.name])
+        if not found:
+            values[item.name] = read
         problems += found
     return values, problems
 
 
-def _read_moe(where: str, value: object) -> tuple[MoE | None, list[Problem]]:
+def _read_moe(where: str, value: object) -> tuple[object, list[Problem]]:
     if isinstance(value, MoE) or value is None:
         return value, []
     if not isinstance(value, Mapping):

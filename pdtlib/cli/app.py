@@ -1,0 +1,60 @@
+"""``pdt``: finds the command and imports that command only, so that ``pdt --help`` starts at once."""
+
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+
+import pdtlib
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    # name: (module:function, one line for the list)
+    "predict": ("pdtlib.cli.predict:predict", "What a job will hold, compute and send."),
+    "run": ("pdtlib.cli.run:run", "Train a job on this machine."),
+    "compare": ("pdtlib.cli.compare:compare", "A run's measured values beside the predicted ones."),
+    "grade": ("pdtlib.cli.grade:grade", "Grade the answer to an exercise."),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point. Exit codes: 0 done, 1 failed, 2 a wrong call or a job that cannot work."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    name = words[0] if words else "--help"
+    if name in ("--help", "-h", "help"):
+        print(overview())
+    elif name in ("--version", "-V"):
+        print(f"pdt {pdtlib.__version__}")
+    elif name in COMMANDS:
+        run_command(name, words[1:])
+    else:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        print(f"pdt: {name!r} is not a command{hint}\n\n{overview()}", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def overview() -> str:
+    """The list of commands."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name.ljust(width)}  {text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: pdt COMMAND [ARGUMENTS]",
+            "",
+            "Plan, run and compare the training of one model on many GPUs.",
+            "",
+            *lines,
+            "",
+            "pdt COMMAND --help explains a command.",
+        ]
+    )
+
+
+def run_command(name: str, words: list[str]) -> None:
+    """Import one command and give it its arguments."""
+    import typer
+
+    module, _, function = COMMANDS[name][0].partition(":")
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command()(getattr(importlib.import_module(module), function))
+    typer.main.get_command(app)(args=words, prog_name=f"pdt {name}")

@@ -1,0 +1,119 @@
+"""``pdt predict``: what a job will hold, compute and send, as tables or as JSON."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pdtlib.plan.job import load, parse
+from pdtlib.plan.predict import predict as predict_job
+from pdtlib.plan.predict import problem_rows
+from pdtlib.plan.spec import JobError, Problem
+from pdtlib.plan.units import bytes_text, column_unit, count_text, flops_text
+
+
+def predict(
+    job: Annotated[str, typer.Argument(help="The job: a TOML file, or JSON if its name ends so.")] = "",
+    json_: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    jsonl: Annotated[str, typer.Option(help="A file with a job a line; prints a result a line.")] = "",
+) -> None:
+    """Predict JOB. Exit code 2 with every problem on stderr if it cannot work."""
+    if bool(job) == bool(jsonl):
+        typer.echo("pdt predict: give a JOB or --jsonl FILE, one of the two", err=True)
+        raise typer.Exit(2)
+    if jsonl:
+        _predict_lines(jsonl)
+        return
+    try:
+        result = predict_job(load(job))
+    except (JobError, OSError) as error:
+        _refuse(as_job_error(error), as_json=json_)
+    if json_:
+        typer.echo(json.dumps(result, ensure_ascii=False))
+    else:
+        _show(result)
+
+
+def as_job_error(error: JobError | OSError) -> JobError:
+    """A file that cannot be read, as a problem of the job."""
+    if isinstance(error, JobError):
+        return error
+    return JobError([Problem("", f"cannot read {error.filename}: {error.strerror}")])
+
+
+def print_problems(error: JobError) -> None:
+    """Every problem on stderr, a line each."""
+    for problem in error.problems:
+        valid = f" (valid: {', '.join(map(str, problem.valid))})" if problem.valid else ""
+        typer.echo(f"{problem.field + ': ' if problem.field else ''}{problem.message}{valid}", err=True)
+
+
+def _refuse(error: JobError, *, as_json: bool) -> None:
+    print_problems(error)
+    if as_json:
+        typer.echo(json.dumps({"problems": problem_rows(error)}, ensure_ascii=False))
+    raise typer.Exit(2)
+
+
+def _predict_lines(path: str) -> None:
+    """A result for every line that is not blank, in order; a bad job's result is its problems."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        print_problems(as_job_error(error))
+        raise typer.Exit(2) from None
+    bad = False
+    for line in lines:
+        if not line.strip():
+            continue
+        try:
+            result = predict_job(parse(line, "json"))
+        except JobError as error:
+            result = {"problems": problem_rows(error)}
+        bad = bad or bool(result["problems"])
+        typer.echo(json.dumps(result, ensure_ascii=False))
+    if bad:
+        raise typer.Exit(2)
+
+
+def _show(result: dict[str, Any]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    total, active = result["params"]["total"], result["params"]["active"]
+    head = f"{count_text(total)} parameters ({total:,}"
+    console.print(head + (")" if active == total else f"; {active:,} active for a token)"))
+    layout = result["layout"]
+    console.print(
+        f"{layout['world_size']} ranks, {len(layout['stages'])} stage(s), "
+        f"{layout['gradient_accumulation']} micro-batch(es) a step, "
+        f"{flops_text(result['flops']['model_per_step'])} model FLOPs a step\n"
+    )
+    columns = ("params", "grads", "optimizer", "activations", "logits", "buffers", "total")
+    style: dict[str, Any] = {"box": box.SIMPLE, "title_justify": "left", "padding": (0, 1, 0, 0)}
+    scale, unit = column_unit(result["memory"]["max_total"])
+    table = Table("stage", "layers", *columns, title=f"Memory of a rank, {unit}", **style)
+    for column in table.columns:
+        column.justify = "right"
+    for index, (stage, held) in enumerate(zip(layout["stages"], result["memory"]["stages"], strict=True)):
+        table.add_row(str(index), str(stage["layers"]), *(f"{held[name] / scale:,.2f}" for name in columns))
+    console.print(table)
+    if not result["comm"]:
+        return
+    sent = Table("axis", "phase", "collective", "calls", "message", "sent", **style)
+    sent.title = "Sent by a rank of the first stage in a step"
+    for column in sent.columns[3:]:
+        column.justify = "right"
+    for row in result["comm"]:
+        sent.add_row(
+            row["axis"],
+            row["phase"],
+            row["collective"],
+            str(row["count"]),
+            bytes_text(row["message_bytes"]),
+            bytes_text(row["sent_bytes_per_rank"]),
+        )
+    console.print(sent)
