@@ -37,20 +37,20 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 def view(id: str, state: dict[str, Any]) -> dict[str, Any]:
     """The view of an explorer in a state: texts or values by control name; the rest keeps its default."""
-    from pdtlib.explore import catalog
+    from pdtlib.explore.catalog import get
 
-    return catalog.get(id).view_of(state).to_dict()
+    return get(id).view_of(state).to_dict()
 
 
 def compare(id: str, state: dict[str, Any], pinned: dict[str, Any]) -> dict[str, Any]:
     """The table of what changed from ``pinned`` to ``state``."""
-    from pdtlib.explore import catalog
+    from pdtlib.explore.catalog import get
 
-    return catalog.get(id).compare(state, pinned).to_dict()
+    return get(id).compare(state, pinned).to_dict()
 
 
 def adopt(id: str, job: str) -> dict[str, str]:
     """The state of an explorer nearest to a job (TOML text), as texts by control name."""
-    from pdtlib.explore import catalog
+    from pdtlib.explore.catalog import get
 
-    return catalog.get(id).adopt(job)
+    return get(id).adopt(job)

@@ -1,0 +1,75 @@
+// Draws figures: plotly is loaded once, colour tokens become the colours of the reader's theme, and every figure is
+// redrawn when the theme changes. Also draws the page's plain figures, <div data-figure> outside explorers.
+
+/** @typedef {{data: object[], layout: object}} Figure */
+
+const drawn = new Map(); // element -> figure
+let plotly = null;
+
+/** Load plotly (once). @returns {Promise<object>} */
+function loadPlotly() {
+  plotly ??= new Promise((resolve, reject) => {
+    if (window.Plotly) return resolve(window.Plotly);
+    const script = document.createElement("script");
+    script.src = new URL("../../plotly/plotly-cartesian.min.js", import.meta.url).href;
+    script.onload = () => resolve(window.Plotly);
+    script.onerror = () => reject(new Error("plotly did not load"));
+    document.head.append(script);
+  });
+  return plotly;
+}
+
+/** The figure with "@name" replaced by the custom property --pdt-name of the page's theme. */
+function themed(value, style) {
+  if (typeof value === "string") return value.startsWith("@") ? style.getPropertyValue(`--pdt-${value.slice(1)}`) : value;
+  if (Array.isArray(value)) return value.map((item) => themed(item, style));
+  if (value && typeof value === "object") {
+    return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, themed(item, style)]));
+  }
+  return value;
+}
+
+/**
+ * Draw a figure in an element, or redraw it there.
+ * @param {HTMLElement} element
+ * @param {Figure} figure
+ */
+export async function draw(element, figure) {
+  drawn.set(element, figure);
+  const Plotly = await loadPlotly();
+  if (drawn.get(element) !== figure) return; // a newer figure came while plotly loaded
+  const style = getComputedStyle(element);
+  const { data, layout } = themed(figure, style);
+  layout.font = { ...layout.font, family: style.fontFamily };
+  element.style.minHeight = `${layout.height ?? 320}px`;
+  await Plotly.react(element, data, { autosize: true, ...layout }, { displayModeBar: false, responsive: true, ...figure.config });
+}
+
+/** The figure that the page carries for an element. @returns {Figure|null} */
+export function embedded(element) {
+  const script = element.querySelector('script[type="application/json"]');
+  return script ? JSON.parse(script.textContent) : null;
+}
+
+/** Call back once the element comes near the viewport. */
+export function whenNear(element, callback) {
+  const observer = new IntersectionObserver(
+    (entries) => {
+      if (!entries.some((entry) => entry.isIntersecting)) return;
+      observer.disconnect();
+      callback();
+    },
+    { rootMargin: "400px" },
+  );
+  observer.observe(element);
+}
+
+new MutationObserver(() => {
+  for (const [element, figure] of drawn) draw(element, figure);
+}).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+
+for (const element of document.querySelectorAll("[data-figure]")) {
+  if (element.closest("[data-explorer]")) continue;
+  const figure = embedded(element);
+  if (figure) whenNear(element, () => draw(element, figure));
+}

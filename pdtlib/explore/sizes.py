@@ -1,0 +1,98 @@
+"""Controls that several explorers share: which model (or how many parameters), which GPU."""
+
+from __future__ import annotations
+
+from pdtlib.explore.controls import Choice, Number
+from pdtlib.explore.explorer import Values
+from pdtlib.figures.words import say
+from pdtlib.plan import presets, units
+from pdtlib.plan.job import Job
+from pdtlib.plan.params import count
+
+ROUND = {"70b": presets.ARTICLE_70B_PARAMS, "7.5b": 7_500_000_000}
+ROUND_OWNERS = {"70b": "size.article", "7.5b": "size.paper"}
+NAMED = (
+    "gpt2-xl",
+    "llama2-7b",
+    "llama3-8b",
+    "qwen2.5-14b",
+    "qwen2.5-32b",
+    "mixtral-8x7b",
+    "llama2-70b",
+    "llama3-70b",
+    "gpt3-175b",
+    "llama3-405b",
+    "mt-nlg-530b",
+)
+OWN = "own"
+GPUS = ("A100-SXM4-40", "A100-SXM4-80", "H100-SXM5", "H200", "B200", "GB300", "MI300X")
+
+
+def named_text(name: str) -> str:
+    """A preset's name with its exact count, rounded for the eye."""
+    return say("size.named", name=name, count=units.count_text(count(presets.model(name)).total))
+
+
+def model_controls(default: str, *, group: str = "") -> tuple[Choice, Number]:
+    """A choice of model by name or round count, and a number of parameters for the reader's own."""
+    round_options = tuple(
+        (key, say("size.round", count=units.count_text(number), who=say(ROUND_OWNERS[key])))
+        for key, number in ROUND.items()
+    )
+    named = tuple((name, named_text(name)) for name in NAMED)
+    choice = Choice(
+        name="model",
+        label=say("size.label"),
+        default=default,
+        group=group,
+        options=(*round_options, *named, (OWN, say("size.own"))),
+        job_field="model.preset",
+    )
+    own = Number(
+        name="params",
+        label=say("size.params"),
+        default=13_000_000_000,
+        minimum=1e3,
+        maximum=1e14,
+        group=group,
+        help=say("size.params_help"),
+        when=("model", (OWN,)),
+        suggestions=("1B", "13B", "175B", "1T"),
+    )
+    return choice, own
+
+
+def num_params(values: Values) -> int:
+    """The number of parameters that the model controls stand for."""
+    choice = values["model"]
+    if choice == OWN:
+        return int(values["params"])
+    return ROUND[choice] if choice in ROUND else count(presets.model(choice)).total
+
+
+def adopted_model(job: Job) -> dict[str, object]:
+    """The model controls for a job: its preset by name, else its number of parameters."""
+    if job.model.name in NAMED and job.model == presets.model(job.model.name):
+        return {"model": job.model.name}
+    return {"model": OWN, "params": count(job.model).total}
+
+
+def gpu_control(default: str = "A100-SXM4-80", *, group: str = "") -> Choice:
+    """A choice of GPU with its memory."""
+    texts = {
+        name: say("cluster.gpu_text", name=name, memory=units.gb_text(presets.GPUS[name].memory_bytes))
+        for name in GPUS
+    }
+    return Choice(
+        name="gpu",
+        label=say("cluster.gpu"),
+        default=default,
+        group=group,
+        options=tuple(texts.items()),
+        job_field="hardware.gpu",
+    )
+
+
+def nearest(options: tuple[int, ...] | range, wanted: int) -> int:
+    """The option nearest to a number; of two equally near ones the smaller."""
+    return min(options, key=lambda option: (abs(option - wanted), option))
