@@ -1,0 +1,1 @@
+"""Exercise: the largest micro-batch that fits."""
