@@ -28,12 +28,16 @@ _reduce_scatter_flat = getattr(dist, "reduce_scatter_single", None) or dist.redu
 class Pending:
     """A collective under way. Its buffers must be left alone until :meth:`wait` has returned."""
 
-    def __init__(
-        self, group: Group, name: str, works: Sequence[Any], then: Callable[[], Any] | None = None
-    ) -> None:
-        self._group, self._name, self._works, self._then = group, name, works, then
+    def __init__(self, group: Group, name: str, works: Sequence[Any]) -> None:
+        self._group, self._name, self._works = group, name, works
+        self._then: list[Callable[[], Any]] = []
         timeline = group.timeline
         self._token = timeline.begin("communication", name) if timeline is not None and works else None
+
+    def then(self, action: Callable[[], Any]) -> "Pending":
+        """Run ``action`` in :meth:`wait`, once the messages have arrived; return self."""
+        self._then.append(action)
+        return self
 
     def wait(self) -> None:
         """Return when the result is in place (on a GPU: when the current stream will wait for it)."""
@@ -44,9 +48,9 @@ class Pending:
                     work.wait()
             if self._token is not None:
                 self._group.timeline.end(self._token)
-        then, self._then = self._then, None
-        if then is not None:
-            then()
+        actions, self._then = self._then, []
+        for action in actions:
+            action()
 
 
 def start_all_reduce(buffer: torch.Tensor, group: Group, *, phase: str) -> Pending:
@@ -66,7 +70,7 @@ def start_reduce_scatter(out: torch.Tensor, buffer: torch.Tensor, group: Group, 
     _demand_contiguous("reduce_scatter", out)
     _demand_shares("reduce_scatter", shard=out, whole=buffer, group=group)
     if group.size == 1:
-        return Pending(group, name, [], lambda: _place(out, buffer))
+        return Pending(group, name, []).then(lambda: _place(out, buffer))
     if group.backend == "gloo":
         return _reduce_scatter_by_all_to_all(out, buffer, group, name)
     return Pending(group, name, [_reduce_scatter_flat(out, buffer, group=group.process_group, async_op=True)])
@@ -81,7 +85,7 @@ def start_all_gather(out: torch.Tensor, shard: torch.Tensor, group: Group, *, ph
     _demand_contiguous("all_gather", shard)
     _demand_shares("all_gather", shard=shard, whole=out, group=group)
     if group.size == 1:
-        return Pending(group, name, [], lambda: _place(out, shard))
+        return Pending(group, name, []).then(lambda: _place(out, shard))
     if group.backend == "gloo":
         return _all_gather_by_messages(out, shard, group, name)
     return Pending(group, name, [_all_gather_flat(out, shard, group=group.process_group, async_op=True)])
@@ -92,7 +96,7 @@ def start_all_to_all(out: torch.Tensor, buffer: torch.Tensor, group: Group, *, p
     name = _begin("all_to_all", buffer, group, phase)
     _demand_contiguous("all_to_all", out)
     if group.size == 1:
-        return Pending(group, name, [], lambda: _place(out, buffer))
+        return Pending(group, name, []).then(lambda: _place(out, buffer))
     return Pending(
         group, name, [dist.all_to_all_single(out, buffer, group=group.process_group, async_op=True)]
     )
@@ -147,7 +151,7 @@ def _reduce_scatter_by_all_to_all(
     received = torch.empty_like(buffer)
     work = dist.all_to_all_single(received, buffer, group=group.process_group, async_op=True)
     slices = received.view(group.size, -1)
-    return Pending(group, name, [work], lambda: torch.sum(slices, dim=0, out=out.view(-1)))
+    return Pending(group, name, [work]).then(lambda: torch.sum(slices, dim=0, out=out.view(-1)))
 
 
 def _all_gather_by_messages(out: torch.Tensor, shard: torch.Tensor, group: Group, name: str) -> Pending:
@@ -164,86 +168,33 @@ def _all_gather_by_messages(out: torch.Tensor, shard: torch.Tensor, group: Group
     return Pending(group, name, works)
 
 
-class _AllReduce(torch.autograd.Function):
-    """Its adjoint is itself: every input reaches every rank's output."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Group, phase: str, backward_phase: str) -> torch.Tensor:
-        ctx.group, ctx.phase = group, backward_phase
-        out = x.clone(memory_format=torch.contiguous_format)
-        start_all_reduce(out, group, phase=phase).wait()
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        return _AllReduce.apply(grads[0], ctx.group, ctx.phase, ctx.phase), None, None, None
+def _new_all_reduce(x: torch.Tensor, group: Group, phase: str) -> torch.Tensor:
+    out = x.clone(memory_format=torch.contiguous_format)
+    start_all_reduce(out, group, phase=phase).wait()
+    return out
 
 
-class _ReduceScatter(torch.autograd.Function):
-    """``[size * n, ...] -> [n, ...]``; adjoint of an all-gather."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Group, phase: str, backward_phase: str) -> torch.Tensor:
-        ctx.group, ctx.phase = group, backward_phase
-        _demand_rows("reduce_scatter", x, group)
-        out = x.new_empty(x.shape[0] // group.size, *x.shape[1:])
-        start_reduce_scatter(out, x.contiguous(), group, phase=phase).wait()
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        return _AllGather.apply(grads[0], ctx.group, ctx.phase, ctx.phase), None, None, None
+def _new_reduce_scatter(x: torch.Tensor, group: Group, phase: str) -> torch.Tensor:
+    _demand_rows("reduce_scatter", x, group)
+    out = x.new_empty(x.shape[0] // group.size, *x.shape[1:])
+    start_reduce_scatter(out, x.contiguous(), group, phase=phase).wait()
+    return out
 
 
-class _AllGather(torch.autograd.Function):
-    """``[n, ...] -> [size * n, ...]``; adjoint of a reduce-scatter."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Group, phase: str, backward_phase: str) -> torch.Tensor:
-        ctx.group, ctx.phase = group, backward_phase
-        out = x.new_empty(x.shape[0] * group.size, *x.shape[1:])
-        start_all_gather(out, x.contiguous(), group, phase=phase).wait()
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        return _ReduceScatter.apply(grads[0], ctx.group, ctx.phase, ctx.phase), None, None, None
+def _new_all_gather(x: torch.Tensor, group: Group, phase: str) -> torch.Tensor:
+    if x.dim() == 0:
+        raise ValueError("all_gather: a tensor without dims cannot be concatenated; give it one, x[None]")
+    out = x.new_empty(x.shape[0] * group.size, *x.shape[1:])
+    start_all_gather(out, x.contiguous(), group, phase=phase).wait()
+    return out
 
 
-class _AllToAll(torch.autograd.Function):
-    """``[size * n, ...] -> [size * n, ...]``, a transposition of ranks and slices; its own adjoint."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Group, phase: str, backward_phase: str) -> torch.Tensor:
-        ctx.group, ctx.phase = group, backward_phase
-        _demand_rows("all_to_all", x, group)
-        x = x.contiguous()
-        out = torch.empty_like(x)
-        start_all_to_all(out, x, group, phase=phase).wait()
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        return _AllToAll.apply(grads[0], ctx.group, ctx.phase, ctx.phase), None, None, None
-
-
-class _Broadcast(torch.autograd.Function):
-    """Its adjoint sums all ranks' gradients on the source; the other inputs were not used."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, group: Group, source: int, phase: str, backward: str
-    ) -> torch.Tensor:
-        ctx.group, ctx.source, ctx.phase = group, source, backward
-        out = x.clone(memory_format=torch.contiguous_format)
-        start_broadcast(out, group, source=source, phase=phase).wait()
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        total = _AllReduce.apply(grads[0], ctx.group, ctx.phase, ctx.phase)
-        mine = total if ctx.group.rank == ctx.source else torch.zeros_like(total)
-        return mine, None, None, None, None
+def _new_all_to_all(x: torch.Tensor, group: Group, phase: str) -> torch.Tensor:
+    _demand_rows("all_to_all", x, group)
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    start_all_to_all(out, x, group, phase=phase).wait()
+    return out
 
 
 def _demand_rows(collective: str, x: torch.Tensor, group: Group) -> None:
@@ -251,32 +202,79 @@ def _demand_rows(collective: str, x: torch.Tensor, group: Group) -> None:
         raise ValueError(f"{collective}: shape={tuple(x.shape)}; dim 0 must be a multiple of {group.size}")
 
 
+_NEW = {
+    "all_reduce": _new_all_reduce,
+    "reduce_scatter": _new_reduce_scatter,
+    "all_gather": _new_all_gather,
+    "all_to_all": _new_all_to_all,
+}
+_ADJOINT = {
+    "all_reduce": "all_reduce",  # every input reaches every rank's output
+    "reduce_scatter": "all_gather",
+    "all_gather": "reduce_scatter",
+    "all_to_all": "all_to_all",  # a transposition of ranks and slices
+}
+
+
+class _Collective(torch.autograd.Function):
+    """A collective is linear, so its derivative is its adjoint, another collective."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group, name: str, phases: tuple[str, str]) -> torch.Tensor:
+        ctx.group, ctx.name, ctx.phases = group, name, phases
+        return _NEW[name](x, group, phases[0])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        phases = (ctx.phases[1], ctx.phases[1])
+        return _Collective.apply(grads[0], ctx.group, _ADJOINT[ctx.name], phases), None, None, None
+
+
+class _Broadcast(torch.autograd.Function):
+    """Its adjoint sums all ranks' gradients on the source; the other inputs were not used."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, group: Group, source: int, phases: tuple[str, str]
+    ) -> torch.Tensor:
+        ctx.group, ctx.source, ctx.phases = group, source, phases
+        out = x.clone(memory_format=torch.contiguous_format)
+        start_broadcast(out, group, source=source, phase=phases[0]).wait()
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        total = all_reduce(grads[0], ctx.group, phase=ctx.phases[1], backward_phase=ctx.phases[1])
+        mine = total if ctx.group.rank == ctx.source else torch.zeros_like(total)
+        return mine, None, None, None
+
+
 def all_reduce(
     x: torch.Tensor, group: Group, *, phase: str = "forward", backward_phase: str = "backward"
 ) -> torch.Tensor:
     """The sum of ``x`` over the group, on every rank."""
-    return _AllReduce.apply(x, group, phase, backward_phase)
+    return _Collective.apply(x, group, "all_reduce", (phase, backward_phase))
 
 
 def reduce_scatter(
     x: torch.Tensor, group: Group, *, phase: str = "forward", backward_phase: str = "backward"
 ) -> torch.Tensor:
     """Slice ``rank`` along dim 0 of the sum of ``x`` over the group."""
-    return _ReduceScatter.apply(x, group, phase, backward_phase)
+    return _Collective.apply(x, group, "reduce_scatter", (phase, backward_phase))
 
 
 def all_gather(
     x: torch.Tensor, group: Group, *, phase: str = "forward", backward_phase: str = "backward"
 ) -> torch.Tensor:
     """All ranks' ``x``, concatenated along dim 0 in the order of ranks."""
-    return _AllGather.apply(x, group, phase, backward_phase)
+    return _Collective.apply(x, group, "all_gather", (phase, backward_phase))
 
 
 def all_to_all(
     x: torch.Tensor, group: Group, *, phase: str = "forward", backward_phase: str = "backward"
 ) -> torch.Tensor:
     """Send slice i along dim 0 to rank i; slice i of the result came from rank i."""
-    return _AllToAll.apply(x, group, phase, backward_phase)
+    return _Collective.apply(x, group, "all_to_all", (phase, backward_phase))
 
 
 def broadcast(
@@ -288,23 +286,4 @@ def broadcast(
     backward_phase: str = "backward",
 ) -> torch.Tensor:
     """The ``x`` of the group's rank ``source``, on every rank."""
-    return _Broadcast.apply(x, group, source, phase, backward_phase)
-
-
-def check_backend(group: Group, *, device: torch.device) -> None:
-    """Run each collective once on known numbers. Raises RuntimeError when the backend answers wrongly."""
-    size, rank = group.size, group.rank
-    quiet = Group(group.axis, group.process_group, group.ranks, rank)
-    mine = torch.full((4 * size,), rank + 1.0, device=device)
-    total = size * (size + 1) / 2
-    ranks = torch.arange(1.0, size + 1, device=device).repeat_interleave(4)
-    found = {
-        "all_reduce": (all_reduce(mine, quiet), torch.full_like(mine, total)),
-        "reduce_scatter": (reduce_scatter(mine, quiet), torch.full_like(mine[:4], total)),
-        "all_gather": (all_gather(mine[:4], quiet), ranks),
-        "all_to_all": (all_to_all(mine, quiet), ranks),
-        "broadcast": (broadcast(mine, quiet), torch.ones_like(mine)),
-    }
-    wrong = [name for name, (got, expected) in found.items() if not torch.equal(got, expected)]
-    if wrong:
-        raise RuntimeError(f"backend {group.backend} computes {', '.join(wrong)} wrongly on {size} ranks")
+    return _Broadcast.apply(x, group, source, (phase, backward_phase))

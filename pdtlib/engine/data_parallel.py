@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import nn
 
 from pdtlib.engine.ddp import DDP
 from pdtlib.engine.mesh import Group
 from pdtlib.engine.precision import grad_dtype_of, param_dtype_of
 from pdtlib.engine.replica import Replica
+from pdtlib.engine.self_check import check_backend
+from pdtlib.engine.zero import Zero1, Zero2
+from pdtlib.engine.zero3 import Zero3
 
 BUCKET_BYTES = 25 * 2**20
 """Gradient bytes after which a bucket is sent."""
@@ -41,11 +45,22 @@ def data_parallel(
     last two the optimizer keeps fp32 master weights. ``grad_precision`` is same (as the parameters) or fp32.
 
     The module's parameters are replaced by views of flat buffers, starting from rank 0's values. Raises
-    ValueError for a stage, precision or blocks that do not exist.
+    ValueError for a stage, precision or blocks that do not exist, and RuntimeError when the backend fails
+    :func:`pdtlib.engine.self_check.check_backend`.
     """
     if stage not in (0, 1, 2, 3):
         raise ValueError(f"stage={stage!r}: valid are 0, 1, 2, 3")
     dtype, grad_dtype = param_dtype_of(precision), grad_dtype_of(grad_precision)
-    if stage == 0:
-        return DDP(module, group, dtype=dtype, grad_dtype=grad_dtype, bucket_bytes=bucket_bytes)
-    raise NotImplementedError
+    first = next(module.parameters(), None)
+    check_backend(group, device=torch.device("cpu") if first is None else first.device)
+    if stage == 3:
+        return Zero3(
+            module,
+            group,
+            blocks=blocks,
+            dtype=dtype,
+            grad_dtype=grad_dtype,
+            reshard_after_forward=reshard_after_forward,
+        )
+    replica = (DDP, Zero1, Zero2)[stage]
+    return replica(module, group, dtype=dtype, grad_dtype=grad_dtype, bucket_bytes=bucket_bytes)

@@ -99,24 +99,23 @@ class DDP(Replica):
 
     def _reduce(self, flat: Flat) -> Pending:
         """Start to sum the flat's gradients over the group."""
-        flat.grad_shard = flat.whole_gradients()
+        flat.grad_shard, flat.reduced = flat.whole_gradients(), True
         return start_all_reduce(flat.grad_shard, self.group, phase="grads")
 
     def finish_gradients(self) -> None:
         self._send_rest()
-        for flat, pending in zip(self.flats, self._pending, strict=True):
-            pending.wait()
-            assert flat.grad_shard is not None
-            if self.group.size > 1:
-                flat.grad_shard.div_(self.group.size)
-        self._pending.clear()
-        self._next = 0
+        self._wait_for_all()
+        for flat in self.flats:
+            flat.average()
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
+    def _wait_for_all(self) -> None:
         for pending in self._pending:
             pending.wait()
         self._pending.clear()
         self._next = 0
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self._wait_for_all()
         for flat in self.flats:
-            flat.forget_gradients(free=False)
+            flat.forget_gradients()
         self._waiting_for = [set(range(len(flat.slots))) for flat in self.flats]

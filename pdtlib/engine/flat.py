@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from pdtlib.engine.collectives import start_broadcast
+from pdtlib.engine.collectives import Pending, start_broadcast, start_reduce_scatter
 from pdtlib.engine.mesh import Group
 from pdtlib.plan.sharding import padded_numel, shard_range
 
@@ -92,9 +92,12 @@ class Flat:
         self.grad_dtype = grad_dtype or self.dtype
         self.trainable = first.requires_grad
         self._load(first)
+        self._hidden: list[torch.Tensor] = []
         self.grads: Buffer | None = None
         self.grad_shard: torch.Tensor | None = None
         self._absent = set(range(len(self.slots)))
+        self.reduced = False  # grad_shard holds a sum over the group
+        self.reducing = False  # the whole gradients are being sent
 
     def _load(self, first: nn.Parameter) -> None:
         """Copy rank 0's parameters into one buffer and make the parameters views of it."""
@@ -114,12 +117,26 @@ class Flat:
             self.master = original.tensor[self.start : self.stop].to(torch.float32, copy=True)
 
     def keep_shard_only(self) -> None:
-        """Free the whole parameters; from now on they exist only between a gather and the next free."""
+        """Free the whole parameters; from now on they exist between :meth:`show` and :meth:`hide`."""
         own = self.shard.clone()
         if self.master is self.shard:
             self.master = own
         self.shard = own
+        filler = own.new_full((), float("nan") if own.is_floating_point() else 0)
+        self._hidden = [filler.expand(slot.shape) for slot in self.slots]
+        self.hide()
+
+    def show(self) -> None:
+        """Take memory for the whole parameters, to be filled by a gather."""
+        self.params.allocate()
+        for slot, view in zip(self.slots, self.params.views, strict=True):
+            slot.param.data = view
+
+    def hide(self) -> None:
+        """Free the whole parameters. Who reads one now finds its shape, filled with NaN."""
         self.params.free()
+        for slot, hidden in zip(self.slots, self._hidden, strict=True):
+            slot.param.data = hidden
 
     def add_gradient(self, index: int, grad: torch.Tensor) -> None:
         """Add the gradient of parameter ``index`` to the whole buffer, taking its memory if necessary."""
@@ -143,8 +160,37 @@ class Flat:
         self._absent.clear()
         return self.grads.tensor
 
-    def forget_gradients(self, *, free: bool) -> None:
-        """Begin anew: the next gradient of each parameter replaces what the buffer holds."""
+    def start_reduction(self) -> Pending:
+        """Start to add the group's sum of the whole gradients to ``grad_shard``; waiting frees the whole."""
+        whole = self.whole_gradients()
+        if self.grad_shard is None:
+            self.grad_shard = whole.new_empty(self.stop - self.start)
+        shard = self.grad_shard
+        out = torch.empty_like(shard) if self.reduced else shard
+        pending = start_reduce_scatter(out, whole, self.group, phase="grads")
+        if self.reduced:
+            pending.then(lambda: shard.add_(out))
+        self.reduced = self.reducing = True
+        return pending.then(self._free_whole_gradients)
+
+    def _free_whole_gradients(self) -> None:
+        self.reducing = False
         self._absent = set(range(len(self.slots)))
-        if free and self.grads is not None:
+        if self.grads is not None:
             self.grads.free()
+
+    def average(self) -> None:
+        """Turn the sum over the group in ``grad_shard`` into the mean; without any gradient it is zero."""
+        if self.grad_shard is None:
+            self.grad_shard = torch.empty(
+                self.stop - self.start, dtype=self.grad_dtype, device=self.shard.device
+            )
+        if not self.reduced:
+            self.grad_shard.zero_()
+        elif self.group.size > 1:
+            self.grad_shard.div_(self.group.size)
+
+    def forget_gradients(self) -> None:
+        """Begin anew: the next gradient of each parameter replaces what the buffers hold."""
+        self._absent = set(range(len(self.slots)))
+        self.reduced = False

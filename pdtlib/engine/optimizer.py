@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.optim.adamw import adamw
 
 from pdtlib.engine.clip import grad_norm
+from pdtlib.engine.collectives import Pending
 from pdtlib.engine.flat import Flat
 from pdtlib.engine.precision import LossScale
 from pdtlib.engine.replica import Replica, assemble
@@ -24,7 +25,10 @@ class _Share:
     flat: Flat
     exp_avg: torch.Tensor
     exp_avg_sq: torch.Tensor
-    pieces: list[tuple[int, int, int]] = field(default_factory=list)
+    pieces: list[tuple[int, int, int]]
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return {"master": self.flat.master, "exp_avg": self.exp_avg, "exp_avg_sq": self.exp_avg_sq}
 
 
 class ShardedAdamW:
@@ -93,10 +97,8 @@ class ShardedAdamW:
         pending = []
         for share in self._shares:
             self._update(share, factor)
-            pending.append(self.replica.publish(share.flat))
-        for gather in pending:
-            if gather is not None:
-                gather.wait()
+            pending.append(self._publish(share.flat))
+        _wait(pending)
         return True
 
     def _update(self, share: _Share, factor: float) -> None:
@@ -125,8 +127,12 @@ class ShardedAdamW:
                     eps=options["eps"],
                     maximize=False,
                 )
+
+    def _publish(self, flat: Flat) -> Pending | None:
+        """Let the parameters follow the master weights, on every rank that holds them."""
         if flat.master is not flat.shard:
             flat.shard.copy_(flat.master)
+        return self.replica.publish(flat)
 
     def zero_grad(self) -> None:
         """Forget the gradients, the norm and the clipping factor of this step."""
@@ -142,15 +148,58 @@ class ShardedAdamW:
         moments = [tensor for share in self._shares for tensor in (share.exp_avg, share.exp_avg_sq)]
         return {"optimizer": masters + moments}
 
+    # --- checkpoints --------------------------------------------------------------------------------------
+
     def full_state(self) -> dict[str, dict[str, torch.Tensor]]:
         """Name -> {"master", "exp_avg", "exp_avg_sq"} as full tensors, on every rank."""
         state: dict[str, dict[str, torch.Tensor]] = {}
         for share in self._shares:
-            tensors = {"master": share.flat.master, "exp_avg": share.exp_avg, "exp_avg_sq": share.exp_avg_sq}
-            for key, shard in tensors.items():
+            for key, shard in share.tensors().items():
                 for name, full in assemble(share.flat, shard).items():
                     state.setdefault(name, {})[key] = full
         return state
+
+    def shards(self) -> list[tuple[str, torch.Size, int, int, dict[str, torch.Tensor]]]:
+        """What this rank owns of every trainable tensor: (name, full shape, start, stop, states).
+
+        ``start`` and ``stop`` are the range of the flattened full tensor; the states ``master``, ``exp_avg``
+        and ``exp_avg_sq`` are 1-D views that may be written. On stage 0 every rank owns everything. A tensor
+        of which this rank owns nothing is left out.
+        """
+        owned = []
+        for share in self._shares:
+            flat = share.flat
+            for slot in flat.slots:
+                first, last = max(slot.start, flat.start), min(slot.stop, flat.stop)
+                if first < last:
+                    part = slice(first - flat.start, last - flat.start)
+                    states = {key: tensor[part] for key, tensor in share.tensors().items()}
+                    owned.append((slot.name, slot.shape, first - slot.start, last - slot.start, states))
+        return owned
+
+    def scalars(self) -> dict[str, float]:
+        """The numbers that belong to a checkpoint beside :meth:`shards`."""
+        found: dict[str, float] = {"num_steps": self.num_steps}
+        if self.loss_scale is not None:
+            found |= {"loss_scale": self.loss_scale.value, "good_steps": self.loss_scale.good_steps}
+        return found
+
+    def load_scalars(self, scalars: Mapping[str, float]) -> None:
+        """Take over what :meth:`scalars` returned."""
+        self.num_steps = int(scalars["num_steps"])
+        if self.loss_scale is not None:
+            self.loss_scale.value = scalars["loss_scale"]
+            self.loss_scale.good_steps = int(scalars["good_steps"])
+
+    def load_finished(self) -> None:
+        """Make the parameters follow masters that were written through :meth:`shards`."""
+        _wait([self._publish(share.flat) for share in self._shares])
+
+
+def _wait(pending: Sequence[Pending | None]) -> None:
+    for gather in pending:
+        if gather is not None:
+            gather.wait()
 
 
 def _group_of(param_groups: Sequence[Mapping[str, Any]], replica: Replica) -> dict[int, int]:

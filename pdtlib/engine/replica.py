@@ -80,10 +80,10 @@ class Replica(nn.Module):
         except BaseException:
             self._abandon()
             raise
-        self._after_forward()
-        for tensor in tensors_in(output):
-            if tensor.requires_grad:
-                tensor.register_hook(self._on_output_gradient)
+        returning = [tensor for tensor in tensors_in(output) if tensor.requires_grad]
+        self._after_forward(will_return=bool(returning))
+        for tensor in returning:
+            tensor.register_hook(self._on_output_gradient)
         return output
 
     def _cast(self, value: Any) -> Any:
@@ -105,8 +105,8 @@ class Replica(nn.Module):
     def _before_forward(self) -> None:
         """For subclasses that have something to gather."""
 
-    def _after_forward(self) -> None:
-        """For subclasses that have something to free."""
+    def _after_forward(self, *, will_return: bool) -> None:
+        """For subclasses that have something to free; ``will_return``: a backward pass can follow."""
 
     def _before_backward(self) -> None:
         """For subclasses that have something to gather or to wait for."""

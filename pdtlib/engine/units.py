@@ -1,0 +1,71 @@
+"""Which parameters of a module form a unit, for ZeRO-3."""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from pdtlib.plan.sharding import ROOT, group_units
+
+Named = list[tuple[str, nn.Parameter]]
+
+
+def default_blocks(module: nn.Module) -> list[nn.Module]:
+    """The members of every outermost nn.ModuleList, which is where models keep their layers."""
+    found: list[nn.Module] = []
+    inside: set[int] = set()
+    for child in module.modules():
+        if isinstance(child, nn.ModuleList) and id(child) not in inside:
+            found += list(child)
+            inside |= {id(below) for below in child.modules()}
+    return found
+
+
+def unit_members(
+    module: nn.Module, blocks: Sequence[nn.Module] | None
+) -> list[tuple[str, nn.Module | None, list[Named]]]:
+    """(name, block, parameters) of every unit, the root (block None) first.
+
+    A parameter that several blocks share, or a block and the root, belongs to the root. The parameters of a
+    unit come in one list per dtype and per frozen or trainable, since a flat buffer holds one kind. Raises
+    ValueError for a block that is not part of ``module`` or lies within another block.
+    """
+    wanted = default_blocks(module) if blocks is None else list(blocks)
+    block_names = _names(module, wanted)
+    uses: dict[int, list[str]] = {}
+    params: dict[int, nn.Parameter] = {}
+    for name, param in module.named_parameters(remove_duplicate=False):
+        uses.setdefault(id(param), []).append(name)
+        params[id(param)] = param
+    owner: dict[str, int] = {}
+    for key, names in uses.items():
+        homes = {unit.name for unit in group_units(names, list(block_names))}
+        name = names[0] if len(homes) == 1 else names[0].replace(".", "/")  # without a prefix: the root's
+        owner[name] = key
+    members = []
+    for unit in group_units(owner, list(block_names)):
+        named = [(uses[owner[name]][0], params[owner[name]]) for name in unit.members]
+        members.append((unit.name, None if unit.name == ROOT else block_names[unit.name], _by_kind(named)))
+    return members
+
+
+def _names(module: nn.Module, blocks: Sequence[nn.Module]) -> dict[str, nn.Module]:
+    names = {id(child): name for name, child in module.named_modules()}
+    found: dict[str, nn.Module] = {}
+    for block in blocks:
+        if not names.get(id(block)):
+            raise ValueError(
+                f"blocks: a {type(block).__name__} that is no submodule of {type(module).__name__}"
+            )
+        found[names[id(block)]] = block
+    for name in found:
+        outer = [other for other in found if name.startswith(f"{other}.")]
+        if outer:
+            raise ValueError(f"blocks: {name} lies within {outer[0]}; give one of them")
+    return found
+
+
+def _by_kind(named: Named) -> list[Named]:
+    kinds: dict[object, Named] = {}
+    for name, param in named:
+        kinds.setdefault((param.dtype, param.requires_grad), []).append((name, param))
+    return list(kinds.values())

@@ -1,0 +1,55 @@
+"""ZeRO-1 and ZeRO-2 (Rajbhandari et al. 2020): DDP whose ranks share out the optimizer, then the gradients.
+
+A reduce-scatter leaves each rank the mean gradient of its shard only, half of what an all-reduce does; the
+other half, an all-gather, moves the updated parameters instead
+(:meth:`pdtlib.engine.replica.Replica.publish`).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pdtlib.engine.collectives import Pending, start_reduce_scatter
+from pdtlib.engine.ddp import DDP
+from pdtlib.engine.flat import Flat
+
+MAX_IN_FLIGHT = 2
+"""Buckets or blocks whose whole gradients may wait for their reduction at the same time."""
+
+
+class Zero1(DDP):
+    """Whole parameters and gradients on every rank; optimizer states and updates of a shard only."""
+
+    stage = 1
+    sharded = True
+
+    def _reduce(self, flat: Flat) -> Pending:
+        whole = flat.whole_gradients()
+        flat.grad_shard, flat.reduced = whole[flat.start : flat.stop], True
+        return start_reduce_scatter(flat.grad_shard, whole, self.group, phase="grads")
+
+
+class Zero2(DDP):
+    """As :class:`Zero1`, and of gradients a rank keeps its shard only: a bucket is freed once it is reduced.
+
+    So that no whole gradient outlives its micro-batch, each backward pass reduces, also under ``no_sync()``.
+    """
+
+    stage = 2
+    sharded = True
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        yield
+
+    def _reduce(self, flat: Flat) -> Pending:
+        if len(self._pending) == MAX_IN_FLIGHT:
+            self._pending.pop(0).wait()
+        return flat.start_reduction()
+
+    def _after_backward(self) -> None:
+        super()._after_backward()
+        self._wait_for_all()
+
+    def finish_gradients(self) -> None:
+        for flat in self.flats:
+            flat.average()

@@ -1,0 +1,247 @@
+"""ZeRO-3: a rank keeps its shard of everything, and whole parameters exist one block at a time.
+
+A unit (a block, or the root with all that lies outside blocks) is gathered before its forward pass, while the
+block before it computes, and freed after it; in the backward pass again, in reverse order. When a block's
+backward pass is over, its gradients are reduced while the next one computes. The same idea is known as fully
+sharded data parallelism (Zhao et al. 2023).
+
+What autograd saves of a parameter is a view of the unit's buffer, whose memory is freed and refilled beneath
+it (:class:`pdtlib.engine.flat.Buffer`), so nothing whole is kept between forward and backward.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from pdtlib.engine.collectives import Pending, start_all_gather
+from pdtlib.engine.flat import Flat
+from pdtlib.engine.mesh import Group
+from pdtlib.engine.replica import Replica, tensors_in
+from pdtlib.engine.units import unit_members
+from pdtlib.engine.zero import MAX_IN_FLIGHT
+
+
+class Unit:
+    """Parameters that are gathered together and freed together."""
+
+    def __init__(self, name: str, flats: list[Flat]) -> None:
+        self.name = name
+        self.flats = flats
+        self.open_calls = 0  # forward passes whose backward pass is still to come
+        self._gathering: list[Pending] = []
+
+    def start_gather(self, phase: str) -> None:
+        """Start to gather whatever is not gathered yet."""
+        for flat in self.flats:
+            if not flat.params.allocated:
+                flat.show()
+                whole, shard = flat.params.tensor, flat.shard
+                self._gathering.append(start_all_gather(whole, shard, flat.group, phase=phase))
+
+    def gather(self, phase: str) -> None:
+        """Return when all parameters are in place."""
+        self.start_gather(phase)
+        self._arrive()
+
+    def _arrive(self) -> None:
+        for pending in self._gathering:
+            pending.wait()
+        self._gathering.clear()
+
+    def free(self) -> None:
+        """Free the whole parameters."""
+        self._arrive()
+        for flat in self.flats:
+            if flat.params.allocated:
+                flat.hide()
+
+
+class Zero3(Replica):
+    """Parameters, gradients and optimizer states are sharded; see :func:`pdtlib.engine.data_parallel`.
+
+    Every rank must run the same blocks in the same order. With ``reshard_after_forward=False`` a block stays
+    gathered from its forward to the end of its backward pass: one gather less, more memory.
+    """
+
+    stage = 3
+
+    def __init__(
+        self,
+        module: nn.Module,
+        group: Group,
+        *,
+        blocks: Sequence[nn.Module] | None = None,
+        dtype: torch.dtype | None = None,
+        grad_dtype: torch.dtype | None = None,
+        reshard_after_forward: bool = True,
+    ) -> None:
+        super().__init__(module, group, dtype=dtype)
+        self.reshard_after_forward = reshard_after_forward
+        self._order: list[Unit] = []  # blocks as the current forward pass has entered them
+        self._expected: list[Unit] = []  # the same of the pass before, by which the next gather is foreseen
+        self._position = 0  # in the backward pass: blocks of the order that are still to come
+        self._active: list[Unit] = []  # blocks whose backward pass has begun and is not over
+        self._reducing: list[Pending] = []
+        self._blocks: list[Unit] = []
+        self._root = Unit("", [])
+        for name, block, runs in unit_members(module, blocks):
+            flats = [Flat(run, group, sharded=True, dtype=dtype, grad_dtype=grad_dtype) for run in runs]
+            unit = Unit(name, flats)
+            for flat in flats:
+                flat.keep_shard_only()
+                for index, slot in enumerate(flat.slots):
+                    if flat.trainable:
+                        hook = partial(self._on_gradient, unit, flat, index)
+                        slot.param.register_post_accumulate_grad_hook(hook)
+            self.flats += flats
+            if block is None:
+                self._root = unit
+            else:
+                self._blocks.append(unit)
+                block.register_forward_pre_hook(partial(self._enter_block, unit))
+                block.register_forward_hook(partial(self._leave_block, unit))
+
+    # --- forward ------------------------------------------------------------------------------------------
+
+    def _before_forward(self) -> None:
+        self._expected, self._order = self._order, []
+        self._root.gather("forward")
+        if self._expected:
+            self._expected[0].start_gather("forward")
+
+    def _enter_block(self, unit: Unit, block: nn.Module, args: Any) -> None:
+        if unit in self._active:  # activation checkpointing runs it again inside its backward pass
+            unit.gather("backward")
+            return
+        unit.gather("forward")
+        if self._in_backward:
+            return
+        self._order.append(unit)
+        following = len(self._order)
+        if self._expected[following - 1 : following] == [unit] and following < len(self._expected):
+            self._expected[following].start_gather("forward")
+
+    def _leave_block(self, unit: Unit, block: nn.Module, args: Any, output: Any) -> None:
+        if unit in self._active:
+            return
+        outputs = list(tensors_in(output))
+        if not outputs:
+            raise TypeError(
+                f"block {unit.name} returned {type(output).__name__}: ZeRO-3 must see its output tensors, "
+                "alone or in tuples, lists, dicts or dataclasses"
+            )
+        will_return = any(tensor.requires_grad for tensor in outputs)
+        if will_return:
+            self._watch_outputs(unit, outputs)
+            if not self._in_backward:
+                unit.open_calls += 1
+        if self.reshard_after_forward or not will_return:
+            unit.free()
+
+    def _watch_outputs(self, unit: Unit, outputs: list[torch.Tensor]) -> None:
+        """Call :meth:`_enter_backward` once, before any part of this call's backward pass."""
+        begun = False
+
+        def begin(_: torch.Tensor) -> None:
+            nonlocal begun
+            if not begun:
+                begun = True
+                self._enter_backward(unit)
+
+        for tensor in outputs:
+            if tensor.requires_grad:
+                tensor.register_hook(begin)
+
+    def _after_forward(self, *, will_return: bool) -> None:
+        for unit in self._blocks:
+            if unit.open_calls == 0 or self.reshard_after_forward:
+                unit.free()  # a gather that was foreseen and not needed
+        if not will_return:
+            self._root.free()
+
+    # --- backward -----------------------------------------------------------------------------------------
+
+    def _before_backward(self) -> None:
+        self._root.gather("backward")
+        self._position = len(self._order)
+        self._foresee_backward()
+
+    def _foresee_backward(self) -> None:
+        if self._position > 0:
+            self._order[self._position - 1].start_gather("backward")
+
+    def _enter_backward(self, unit: Unit) -> None:
+        """A gradient has reached the block's output: what ran after it is done."""
+        for other in [other for other in self._active if other is not unit]:
+            if other.open_calls == 0:
+                self._finish_unit(other)
+            else:
+                other.free()
+        unit.open_calls = max(0, unit.open_calls - 1)
+        if unit not in self._active:
+            self._active.append(unit)
+        unit.gather("backward")
+        while self._position > 0:
+            self._position -= 1
+            if self._order[self._position] is unit:
+                break
+        self._foresee_backward()
+
+    def _on_gradient(self, unit: Unit, flat: Flat, index: int, param: nn.Parameter) -> None:
+        grad, param.grad = param.grad, None
+        assert grad is not None
+        if flat.reducing:
+            self._wait_for_reductions(0)
+        if unit not in self._active and unit is not self._root:
+            self._active.append(unit)
+        flat.add_gradient(index, grad)
+
+    def _finish_unit(self, unit: Unit) -> None:
+        """Free the unit's parameters and start to reduce its gradients."""
+        unit.free()
+        if unit in self._active:
+            self._active.remove(unit)
+        for flat in unit.flats:
+            if flat.trainable:
+                self._wait_for_reductions(MAX_IN_FLIGHT - 1)
+                self._reducing.append(flat.start_reduction())
+
+    def _wait_for_reductions(self, allowed: int) -> None:
+        while len(self._reducing) > allowed:
+            self._reducing.pop(0).wait()
+
+    def _after_backward(self) -> None:
+        for unit in [*self._active, self._root]:
+            self._finish_unit(unit)
+        self._wait_for_reductions(0)
+
+    # --- between steps ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Changes nothing: whole gradients never outlive their block, so each backward pass reduces."""
+        yield
+
+    def finish_gradients(self) -> None:
+        for flat in self.trainable:
+            flat.average()
+
+    def publish(self, flat: Flat) -> None:
+        """A new shard: whole parameters that were left gathered are out of date."""
+        self._free_all()
+
+    def _free_all(self) -> None:
+        for unit in [self._root, *self._blocks]:
+            unit.free()
+            unit.open_calls = 0
+        self._active.clear()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self._wait_for_reductions(0)
+        self._free_all()
+        for flat in self.flats:
+            flat.forget_gradients()
