@@ -79,7 +79,7 @@ def _definition(path: Path, names: tuple[str, ...]) -> ast.AST | None:
         node = next((n for n in node.body if isinstance(n, kinds) and n.name == name), None)
         if node is None:
             return None
-    return node if names[-1].startswith("test") else None
+    return node if names[-1].lower().startswith("test") else None
 
 
 def says(root: Path, test: str) -> str:

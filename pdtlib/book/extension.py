@@ -16,6 +16,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("pdtlib_execution_key", "", "env", str)
     app.connect("config-inited", execution.use_keyed_cache)
     app.connect("config-inited", pages.set_address)
+    app.connect("config-inited", pages.drop_thebe)
     # After the extensions whose files it takes out again.
     app.connect("html-page-context", pages.finish_page, priority=900)
     app.connect("env-purge-doc", renderers.purge)

@@ -40,7 +40,7 @@ def finish_page(
     if app.builder.format != "html":
         return
     for name in ("script_files", "css_files"):
-        context[name] = [file for file in context.get(name, []) if _is_local(file)]
+        context[name] = [file for file in context.get(name, []) if _is_ours(file)]
     pathto = context["pathto"]
     found = kinds(context.get("body", ""))
     tags = [_style(pathto("vendor/pdt/book/book.css", resource=True))]
@@ -52,17 +52,24 @@ def finish_page(
     context["metatags"] = context.get("metatags", "") + "\n".join(tags)
 
 
+def drop_thebe(app: Sphinx, config: Config) -> None:
+    """``config-inited``: disconnect sphinx-thebe, which Jupyter Book always loads.
+
+    It would write a kernel's configuration and a CDN's address into every page.
+    """
+    for listeners in app.events.listeners.values():
+        listeners[:] = [
+            entry for entry in listeners if not entry.handler.__module__.startswith("sphinx_thebe")
+        ]
+
+
 def _style(url: str) -> str:
     return f'<link rel="stylesheet" href="{url}">'
 
 
-def _is_local(file: Any) -> bool:
-    """False for a file of another host, and for thebe, which names a CDN in its configuration."""
-    if isinstance(file, str):
-        text = file
-    else:
-        text = f"{file.filename or ''} {getattr(file, 'attributes', {}).get('body') or ''}"
-    return "://" not in text and "thebe" not in text.lower()
+def _is_ours(file: Any) -> bool:
+    name = file if isinstance(file, str) else str(file.filename or "")
+    return "://" not in name and not name.endswith("sphinx-thebe.css")
 
 
 def set_address(app: Sphinx, config: Config) -> None:
