@@ -41,8 +41,10 @@ def finish_page(
         return
     for name in ("script_files", "css_files"):
         context[name] = [file for file in context.get(name, []) if _is_ours(file)]
-    pathto = context["pathto"]
-    found = kinds(context.get("body", ""))
+    body, pathto = context.get("body", ""), context["pathto"]
+    if 'class="math' not in body:
+        context["script_files"] = [file for file in context["script_files"] if not _is_mathjax(file)]
+    found = kinds(body)
     tags = [_style(pathto("vendor/pdt/book/book.css", resource=True))]
     tags += [_style(pathto(f"vendor/pdt/{STYLES[kind]}", resource=True)) for kind in found if kind in STYLES]
     tags += [
@@ -65,6 +67,11 @@ def drop_thebe(app: Sphinx, config: Config) -> None:
 
 def _style(url: str) -> str:
     return f'<link rel="stylesheet" href="{url}">'
+
+
+def _is_mathjax(file: Any) -> bool:
+    attributes = getattr(file, "attributes", {})
+    return "mathjax" in f"{getattr(file, 'filename', None) or file}{attributes.get('body', '')}".lower()
 
 
 def _is_ours(file: Any) -> bool:

@@ -40,10 +40,15 @@ NPM_FILES = (
     ("pyodide/python_stdlib.zip", "pyodide"),
     ("pyodide/pyodide-lock.json", "pyodide"),
 )
-# pdtlib's own scripts and styles: (folder in pdtlib, folder below vendor/pdt/).
-OWN_FOLDERS = (("book/front/src", "book"), ("explore/front", "explore"), ("exercises/front", "exercises"))
-# Modules that esbuild joins with what they import from npm; they replace the plain copy.
-BUNDLES = ("exercises/exercise.js",)
+# pdtlib's own scripts and styles: (files in pdtlib, folder below vendor/pdt/).
+OWN_FILES = (
+    ("book/front/src/*.css", "book"),
+    ("explore/front/*.js", "explore"),
+    ("explore/front/*.css", "explore"),
+    ("exercises/front/*.css", "exercises"),
+)
+# Modules that esbuild joins with what they import from npm and from their own folder.
+BUNDLES = (("exercises/front/exercise.js", "exercises/exercise.js"),)
 
 
 def pyodide_dir() -> Path:
@@ -77,20 +82,10 @@ def write(vendor: Path, tables: Mapping[str, bytes]) -> None:
         if not matches:
             raise ExtensionError(f"no file {pattern} in {MODULES}: does package-lock.json still fit?")
         written |= {_copy(source, vendor / folder / source.name) for source in matches}
-    for source_folder, folder in OWN_FOLDERS:
-        root = PACKAGE / source_folder
-        for source in sorted(root.rglob("*")):
-            target = Path("pdt", folder, source.relative_to(root))
-            if source.suffix in (".js", ".css") and target.as_posix() not in {f"pdt/{b}" for b in BUNDLES}:
-                written.add(_copy(source, vendor / target))
-    for bundle in (
-        b
-        for b in BUNDLES
-        if (PACKAGE / b.split("/")[0] / "front").is_dir()
-        and any((PACKAGE / b.split("/")[0] / "front").glob("*.js"))
-    ):
-        folder, name = bundle.split("/")
-        written.add(_bundle(PACKAGE / folder / "front" / name, vendor / "pdt" / bundle))
+    for pattern, folder in OWN_FILES:
+        written |= {_copy(source, vendor / "pdt" / folder / source.name) for source in PACKAGE.glob(pattern)}
+    for entry, target in BUNDLES:
+        written.add(_bundle(PACKAGE / entry, vendor / "pdt" / target))
     for path in vendor.rglob("*"):
         if path.is_file() and path not in written:
             path.unlink()
@@ -111,7 +106,7 @@ def _copy(source: Path, target: Path) -> Path:
 
 
 def _bundle(entry: Path, target: Path) -> Path:
-    """Join a module with its npm imports; other modules of the site stay imports of their own."""
+    """Join a module with what it imports; modules of other folders (``../``) stay imports."""
     target.parent.mkdir(parents=True, exist_ok=True)
     node = Path(sys.executable).with_name("node")
     program = str(node) if node.exists() else "node"
