@@ -1,0 +1,1 @@
+"""Exercise: data parallelism with buckets and overlap."""

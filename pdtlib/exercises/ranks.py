@@ -1,0 +1,149 @@
+"""Torch exercises: the reader's code on real processes, with its traffic counted and its hangs explained."""
+
+import json
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch.distributed as dist
+
+from pdtlib.engine.dist import RankError, spawn
+from pdtlib.exercises.report import Check
+from pdtlib.exercises.source import ReaderCode, ReaderError, captured
+from pdtlib.exercises.traffic import Traffic, counted
+
+GROUP_TIMEOUT_S = 8.0
+TIMEOUT_S = 45.0
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """What the grader's ``on_rank`` returned on one rank, and the first fault of its traffic."""
+
+    result: Any
+    fault: str
+
+
+def grade_worlds(
+    code: ReaderCode,
+    grader: ModuleType,
+    cases: Mapping[int, Sequence[Any]],
+    *,
+    allowed: tuple[str, ...],
+) -> Iterator[Check]:
+    """Run every case on its number of ranks, then yield the checks of ``grader.judge(case, results by rank)``.
+
+    Each case has processes of its own, so that one that dies hides nothing of the others.
+    """
+    for world_size, drawn in cases.items():
+        for case in drawn:
+            try:
+                found = run(grader.__name__, code.source, world_size, case, allowed)
+            except ReaderError as error:
+                yield Check(name=f"{case.title}: runs to the end", passed=False, message=str(error))
+                continue
+            faults = [f"Rank {rank}: {item.fault}" for rank, item in enumerate(found) if item.fault]
+            if faults:
+                name = f"{case.title}: no call fails or is refused"
+                yield Check(name=name, passed=False, message="\n".join(faults))
+            yield from grader.judge(case, [item.result for item in found])
+
+
+def run(grader: str, source: str, world_size: int, case: Any, allowed: tuple[str, ...]) -> list[RankResult]:
+    """Call ``on_rank(code, case, traffic)`` of the module ``grader`` on every rank.
+
+    Raises:
+        ReaderError: the code raised on a rank, a process died, or ranks wait for one another.
+    """
+    with tempfile.TemporaryDirectory(prefix="pdt-ranks-") as folder:
+        arguments = (grader, source, case, allowed, folder)
+        try:
+            return spawn(
+                _on_rank, world_size, *arguments, timeout_s=TIMEOUT_S, group_timeout_s=GROUP_TIMEOUT_S
+            )
+        except (RankError, TimeoutError) as error:
+            raise ReaderError(_explain(Path(folder), world_size, error)) from None
+        finally:
+            for rank in range(world_size):
+                printed = Path(folder, f"{rank}.printed")
+                if printed.exists():
+                    for line in printed.read_text(encoding="utf-8").splitlines():
+                        print(f"[rank {rank}] {line}")
+
+
+def _on_rank(grader: str, source: str, case: Any, allowed: tuple[str, ...], folder: str) -> RankResult:
+    rank = dist.get_rank()
+    traffic = Traffic(allowed=allowed, log=Path(folder, f"{rank}.log"))
+    # The older names of two collectives announce their successors at every call.
+    warnings.simplefilter("ignore", FutureWarning)
+    with Path(folder, f"{rank}.printed").open("w", encoding="utf-8") as echo:
+        try:
+            with captured(echo), counted(traffic):
+                result = import_module(grader).on_rank(ReaderCode(source), case, traffic)
+                traffic.write(end=True)
+        except ReaderError as error:
+            traffic.write(error=str(error))
+            raise
+    return RankResult(result, traffic.fault)
+
+
+def _explain(folder: Path, world_size: int, error: Exception) -> str:
+    """The reader's own error if there is one; else what each rank was doing when it stopped."""
+    logs = [_log(folder / f"{rank}.log") for rank in range(world_size)]
+    waiting = [_pending(log) for log in logs]
+    errors = [(rank, entry["error"]) for rank, log in enumerate(logs) for entry in log if "error" in entry]
+    mismatch = _mismatch(logs)
+    if mismatch:
+        return mismatch
+    # A rank that failed while it waited for another is a consequence, not the cause.
+    cause = [item for item in errors if waiting[item[0]] is None]
+    if cause:
+        return f"On rank {cause[0][0]}: {cause[0][1]}"
+    if any(waiting):
+        lines = ["The ranks wait for one another."]
+        lines += [f"Rank {rank}: {_told(entry)}" for rank, entry in enumerate(waiting)]
+        return "\n".join(lines)
+    if errors:
+        return f"On rank {errors[0][0]}: {errors[0][1]}"
+    return str(error)
+
+
+def _log(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _pending(log: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The call that the rank had not come back from."""
+    calls = [entry for entry in log if "error" not in entry]
+    return calls[-1] if calls and "op" in calls[-1] and calls[-1]["op"] not in ("isend", "irecv") else None
+
+
+def _told(entry: dict[str, Any] | None) -> str:
+    if entry is None:
+        return "done, or busy outside torch.distributed"
+    peer = f" with rank {entry['peer']}" if entry["peer"] is not None else f" of {entry['bytes']:,} bytes"
+    return f"in dist.{entry['op']}{peer}, line {entry['line']}"
+
+
+def _mismatch(logs: list[list[dict[str, Any]]]) -> str:
+    """The first collective in which the ranks do not call the same function with the same size."""
+    calls = [
+        [
+            entry
+            for entry in log
+            if "op" in entry and entry["peer"] is None and entry["op"] not in ("recv", "irecv")
+        ]
+        for log in logs
+    ]
+    for number, entries in enumerate(zip(*calls, strict=False), 1):
+        if len({(entry["op"], entry["bytes"]) for entry in entries}) > 1:
+            lines = [f"Collective number {number} differs between the ranks:"]
+            lines += [f"Rank {rank}: {_told(entry)}" for rank, entry in enumerate(entries)]
+            lines.append("Every rank must call the same collectives, with the same sizes, in the same order.")
+            return "\n".join(lines)
+    return ""
