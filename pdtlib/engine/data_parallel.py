@@ -12,9 +12,7 @@ from pdtlib.engine.replica import Replica
 from pdtlib.engine.self_check import check_backend
 from pdtlib.engine.zero import Zero1, Zero2
 from pdtlib.engine.zero3 import Zero3
-
-BUCKET_BYTES = 25 * 2**20
-"""Gradient bytes after which a bucket is sent."""
+from pdtlib.plan.flats import BUCKET_BYTES
 
 
 def data_parallel(

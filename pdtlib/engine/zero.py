@@ -12,9 +12,6 @@ from pdtlib.engine.collectives import Pending, start_reduce_scatter
 from pdtlib.engine.ddp import DDP
 from pdtlib.engine.flat import Flat
 
-MAX_IN_FLIGHT = 2
-"""Buckets or blocks whose whole gradients may wait for their reduction at the same time."""
-
 
 class Zero1(DDP):
     """Whole parameters and gradients on every rank; optimizer states and updates of a shard only."""
@@ -31,7 +28,8 @@ class Zero1(DDP):
 class Zero2(DDP):
     """As :class:`Zero1`, and of gradients a rank keeps its shard only: a bucket is freed once it is reduced.
 
-    So that no whole gradient outlives its micro-batch, each backward pass reduces, also under ``no_sync()``.
+    One bucket is filled while the one before it is reduced; no more exist. So that no whole gradient outlives
+    its micro-batch, each backward pass reduces, also under ``no_sync()``.
     """
 
     stage = 2
@@ -42,8 +40,8 @@ class Zero2(DDP):
         yield
 
     def _reduce(self, flat: Flat) -> Pending:
-        if len(self._pending) == MAX_IN_FLIGHT:
-            self._pending.pop(0).wait()
+        for earlier in self._pending:
+            earlier.wait()
         return flat.start_reduction()
 
     def _after_backward(self) -> None:

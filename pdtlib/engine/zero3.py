@@ -22,7 +22,6 @@ from pdtlib.engine.flat import Flat
 from pdtlib.engine.mesh import Group
 from pdtlib.engine.replica import Replica, tensors_in
 from pdtlib.engine.units import unit_members
-from pdtlib.engine.zero import MAX_IN_FLIGHT
 
 
 class Unit:
@@ -195,29 +194,28 @@ class Zero3(Replica):
         grad, param.grad = param.grad, None
         assert grad is not None
         if flat.reducing:
-            self._wait_for_reductions(0)
+            self._wait_for_reductions()
         if unit not in self._active and unit is not self._root:
             self._active.append(unit)
         flat.add_gradient(index, grad)
 
     def _finish_unit(self, unit: Unit) -> None:
-        """Free the unit's parameters and start to reduce its gradients."""
+        """Free the unit's parameters and start to reduce its gradients; those before it must have arrived."""
         unit.free()
         if unit in self._active:
             self._active.remove(unit)
-        for flat in unit.flats:
-            if flat.trainable:
-                self._wait_for_reductions(MAX_IN_FLIGHT - 1)
-                self._reducing.append(flat.start_reduction())
+        self._wait_for_reductions()
+        self._reducing += [flat.start_reduction() for flat in unit.flats if flat.trainable]
 
-    def _wait_for_reductions(self, allowed: int) -> None:
-        while len(self._reducing) > allowed:
-            self._reducing.pop(0).wait()
+    def _wait_for_reductions(self) -> None:
+        for pending in self._reducing:
+            pending.wait()
+        self._reducing.clear()
 
     def _after_backward(self) -> None:
         for unit in [*self._active, self._root]:
             self._finish_unit(unit)
-        self._wait_for_reductions(0)
+        self._wait_for_reductions()
 
     # --- between steps ------------------------------------------------------------------------------------
 
@@ -241,7 +239,7 @@ class Zero3(Replica):
         self._active.clear()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        self._wait_for_reductions(0)
+        self._wait_for_reductions()
         self._free_all()
         for flat in self.flats:
             flat.forget_gradients()
