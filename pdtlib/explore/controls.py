@@ -94,7 +94,7 @@ class Toggle(Control):
     default: bool = False
 
     def key(self, value: Any) -> str:
-        return "on" if value else "off"
+        return "on" if value in (True, "on") else "off"
 
     def parse(self, given: Any) -> bool:
         if given in (True, "on"):

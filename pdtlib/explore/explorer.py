@@ -7,7 +7,7 @@ The same definition is shown in JupyterLab (:mod:`pdtlib.explore.live`) and on t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pdtlib.explore.compare import differences
@@ -78,5 +78,8 @@ class Explorer:
 
     def _control_error(self, error: JobError) -> ControlError:
         by_field = {control.job_field: control.name for control in self.controls if control.job_field}
-        problem = error.problems[0]
-        return ControlError(by_field.get(problem.field, ""), str(error))
+        first, *others = error.problems
+        name = by_field.get(first.field, "")
+        if name:  # the message stands beside the control, so it need not name the field
+            first = replace(first, field=self.control(name).label)
+        return ControlError(name, "\n".join(map(str, (first, *others))))

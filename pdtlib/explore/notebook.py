@@ -1,4 +1,4 @@
-"""Showing an explorer in a notebook: live under a kernel, as a mark for the site's renderer in the book's build."""
+"""Showing an explorer in a notebook: live under a kernel, a mark for the site while the book is built."""
 
 from __future__ import annotations
 

@@ -77,6 +77,10 @@ def layout(*, height: int, **more: Any) -> dict[str, Any]:
     return {**style, **more}
 
 
+NARROW = "narrow"
+"""Key of ``layout["meta"]``: what replaces parts of the layout, by dotted path, on a phone's screen."""
+
+
 def resolve(figure: Any, colors: Mapping[str, str] = LIGHT) -> Any:
     """The figure with its colour tokens replaced; raises KeyError for an unknown token."""
     if isinstance(figure, str):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pdtlib.figures.parts import STATE_PARTS, Part, bars, capacity_line, heading, totals
-from pdtlib.figures.theme import axis, layout
+from pdtlib.figures.theme import NARROW, axis, layout
 from pdtlib.figures.words import say
 from pdtlib.plan.states import StateBytes
 from pdtlib.plan.units import GB, gb_text
@@ -29,7 +29,8 @@ def figure(
     ]
     traces.append(bars(SENT, sent_bytes, stages, hover=hover, **below))
     traces.append(totals(sent_bytes, stages, [gb_text(sent) for sent in sent_bytes], **below))
-    room = 1.3  # for the texts at the ends
+    longest = max(capacity_bytes, *wholes) / GB
+    most = max(1e-3, *sent_bytes) / GB
     return {
         "data": traces,
         "layout": layout(
@@ -37,9 +38,10 @@ def figure(
             barmode="stack",
             bargap=0.35,
             margin={"l": 8, "r": 12, "t": 28, "b": 8},
-            xaxis=axis(range=[0, room * max(capacity_bytes, *wholes) / GB], anchor="y"),
+            meta={NARROW: {"xaxis.range": [0, 1.55 * longest], "xaxis2.range": [0, 1.55 * most]}},
+            xaxis=axis(range=[0, 1.2 * longest], anchor="y"),
             yaxis=axis(domain=[0.56, 1.0], autorange="reversed", showgrid=False),
-            xaxis2=axis(range=[0, room * max(1e-3, *sent_bytes) / GB], anchor="y2"),
+            xaxis2=axis(range=[0, 1.2 * most], anchor="y2"),
             yaxis2=axis(domain=[0.0, 0.36], autorange="reversed", showgrid=False),
             shapes=[capacity_line(capacity_bytes)],
             annotations=[heading(say("zero.held"), y=1.0), heading(say("zero.sent"), y=0.37)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pdtlib.explore import sizes
 from pdtlib.explore.controls import Choice, Slider, Toggle, scale
 from pdtlib.explore.explorer import Explorer, Values
+from pdtlib.explore.precision import ACCOUNTINGS, accounting_control, accounting_of
 from pdtlib.explore.view import Readout, Swatch, Table, View
 from pdtlib.figures import zero as drawing
 from pdtlib.figures.parts import STATE_PARTS
@@ -17,13 +18,6 @@ from pdtlib.plan.units import gb_text
 STAGES = range(4)
 RANKS = (1, 2, 3, 4, 6, 8, 10, 11, 12, 14, 16, 24, 32, 48, 64, 128, 256, 512, 1024)
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
-PRECISION = {  # what a job says for an accounting
-    "no-master-12": {"precision": "bf16"},
-    "zero-16": {"precision": "bf16"},
-    "megatron-18": {"precision": "bf16", "grad_precision": "fp32"},
-    "megatron-fp16-20": {"precision": "fp16"},
-    "fp32-16": {"precision": "fp32"},
-}
 
 
 def _sent_bytes(values: Values, stage: int, *, params: int, element_bytes: tuple[int, int]) -> float:
@@ -175,7 +169,7 @@ def _job(values: Values) -> str:
                     "global_batch": ranks * micro_batches,
                     "zero_stage": values["stage"],
                     "reshard_after_forward": not values["keep"],
-                    **PRECISION[values["accounting"]],
+                    **ACCOUNTINGS[values["accounting"]],
                 },
                 "parallel": {"dp": ranks},
                 "hardware": {"gpu": values["gpu"]},
@@ -191,17 +185,11 @@ def _adopt(job: Job) -> dict[str, object]:
         "micro_batches": sizes.nearest(MICRO_BATCHES, job.gradient_accumulation),
         "keep": not job.train.reshard_after_forward,
         "stage": job.train.zero_stage,
-        "accounting": _accounting_of(job),
+        "accounting": accounting_of(job),
     }
     if job.hardware.gpu in sizes.GPUS:
         state["gpu"] = job.hardware.gpu
     return state
-
-
-def _accounting_of(job: Job) -> str:
-    if job.train.precision == "fp32":
-        return "fp32-16"
-    return "megatron-18" if job.train.grad_precision == "fp32" else "zero-16"
 
 
 _MODEL = say("zero.group_model")
@@ -216,13 +204,7 @@ EXPLORER = Explorer(
         Slider(name="ranks", label=say("zero.ranks"), default=8, group=_CLUSTER, options=scale(RANKS)),
         sizes.gpu_control(group=_CLUSTER),
         *sizes.model_controls("70b", group=_MODEL),
-        Choice(
-            name="accounting",
-            label=say("zero.accounting"),
-            default="zero-16",
-            group=_MODEL,
-            options=tuple((name, say(f"accounting.{name}")) for name in states.ACCOUNTINGS),
-        ),
+        accounting_control(group=_MODEL),
         Choice(
             name="stage",
             label=say("zero.stage"),

@@ -3,6 +3,7 @@
 
 /** @typedef {{data: object[], layout: object}} Figure */
 
+const NARROW_PX = 480;
 const drawn = new Map(); // element -> figure
 let plotly = null;
 
@@ -29,6 +30,16 @@ function themed(value, style) {
   return value;
 }
 
+/** Replace what the figure wants otherwise on a narrow screen: layout.meta.narrow, values by dotted path. */
+function narrow(layout) {
+  for (const [path, value] of Object.entries(layout.meta?.narrow ?? {})) {
+    const names = path.split(".");
+    const last = names.pop();
+    const place = names.reduce((part, name) => (part[name] ??= {}), layout);
+    place[last] = value;
+  }
+}
+
 /**
  * Draw a figure in an element, or redraw it there.
  * @param {HTMLElement} element
@@ -40,6 +51,7 @@ export async function draw(element, figure) {
   if (drawn.get(element) !== figure) return; // a newer figure came while plotly loaded
   const style = getComputedStyle(element);
   const { data, layout } = themed(figure, style);
+  if (element.clientWidth < NARROW_PX) narrow(layout);
   layout.font = { ...layout.font, family: style.fontFamily };
   element.style.minHeight = `${layout.height ?? 320}px`;
   await Plotly.react(element, data, { autosize: true, ...layout }, { displayModeBar: false, responsive: true, ...figure.config });

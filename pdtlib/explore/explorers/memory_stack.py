@@ -1,0 +1,358 @@
+"""Explorer ``memory-stack``: what one GPU holds for a model, a micro-batch and a way to split them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pdtlib.explore import sizes
+from pdtlib.explore.controls import Choice, Control, Number, Slider, Toggle, scale
+from pdtlib.explore.explorer import Explorer, Values
+from pdtlib.explore.precision import ACCOUNTINGS, accounting_control, accounting_of
+from pdtlib.explore.view import Readout, Swatch, Table, View
+from pdtlib.figures import memory as drawing
+from pdtlib.figures.words import say
+from pdtlib.plan import presets, states
+from pdtlib.plan.activations import layer_tensors
+from pdtlib.plan.job import Job, from_dict, to_toml
+from pdtlib.plan.memory import recomputed_layer_bytes, setting_of, stage_memory
+from pdtlib.plan.params import count
+from pdtlib.plan.placement import rank_tensors
+from pdtlib.plan.units import bytes_text, count_text, gb_text
+
+ARTICLE = "70b"
+SHAPE = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
+SEQUENCES = tuple(512 * 2**i for i in range(9))
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+TP = (1, 2, 4, 8, 16)
+DP = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+SCORES = ("softmax output", "softmax dropout mask", "softmax dropout output", "log-sum-exp")
+ATTENTION = ("attn_norm input", "q, k, v input", "q", "k", "v", "o input", "attention dropout mask")
+
+
+def _job(values: Values) -> Job:
+    if values["model"] == sizes.OWN:
+        style = {"gpt": "gelu", "llama": "swiglu"}[values["style"]]
+        model = {"activation": style, **{name: values[name] for name in SHAPE}}
+    else:
+        model = {"preset": "article-70b" if values["model"] == ARTICLE else values["model"]}
+    return from_dict(
+        {
+            "model": {**model, "seq": values["seq"]},
+            "train": {
+                "global_batch": values["micro_batch"] * values["dp"],
+                "micro_batch": values["micro_batch"],
+                "zero_stage": values["zero"],
+                "recompute": values["recompute"],
+                "sequence_parallel": values["sp"],
+                "flash_attention": values["flash"],
+                **ACCOUNTINGS[values["accounting"]],
+            },
+            "parallel": {"tp": values["tp"], "dp": values["dp"]},
+            "hardware": {"gpu": values["gpu"]},
+        }
+    )
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """Bytes on one GPU by part of the figure, and what the readouts say about them."""
+
+    terms: dict[str, float]
+    rank_params: float
+    layers_bytes: float
+
+    @property
+    def total(self) -> float:
+        return sum(self.terms.values())
+
+    @property
+    def states_bytes(self) -> float:
+        return sum(self.terms[name] for name in ("params", "grads", "optimizer"))
+
+
+def _memory(values: Values, job: Job) -> _Memory:
+    if values["model"] == ARTICLE:
+        rank_params = presets.ARTICLE_70B_PARAMS / job.parallel.tp
+    else:
+        rank_params = sum(spec.numel for spec in rank_tensors(job, 0))
+    accounting = states.ACCOUNTINGS[values["accounting"]]
+    held = states.zero_state_bytes(
+        rank_params, dp=job.parallel.dp, stage=job.train.zero_stage, accounting=accounting
+    )
+    terms = {"params": held.params, "grads": held.grads, "optimizer": held.optimizer}
+    layers = dict.fromkeys(("attention", "scores", "mlp", "inputs"), 0.0)
+    for tensor in layer_tensors(job.model, setting=setting_of(job)):
+        layers[_part_of(tensor.name)] += tensor.bytes * job.model.layers
+    stage = stage_memory(job, 0)
+    recomputed = recomputed_layer_bytes(job) if job.train.recompute == "full" else 0.0
+    layers_bytes = sum(layers.values())
+    outside = (
+        stage.activations - layers_bytes - recomputed
+    )  # inputs of final norm and head, embedding dropout
+    terms |= layers | {"recomputed": recomputed, "loss": outside + stage.logits, "buffers": stage.buffers}
+    return _Memory(terms, rank_params, layers_bytes)
+
+
+def _part_of(tensor: str) -> str:
+    if tensor == "layer input":
+        return "inputs"
+    if tensor in SCORES:
+        return "scores"
+    return "attention" if tensor in ATTENTION else "mlp"
+
+
+def _view(values: Values) -> View:
+    job = _job(values)
+    memory = _memory(values, job)
+    gpu = presets.GPUS[values["gpu"]]
+    fits = memory.total <= gpu.memory_bytes
+    shown = [(part, memory.terms[part.name]) for part in drawing.PARTS if memory.terms[part.name]]
+    room = gb_text(gpu.memory_bytes)
+    words = {
+        "gpus": job.parallel.world_size,
+        "gpu": gpu.name,
+        "capacity": room,
+        "total": gb_text(memory.total),
+        "states": gb_text(memory.states_bytes),
+        "rest": gb_text(memory.total - memory.states_bytes),
+        "room": gb_text(gpu.memory_bytes - memory.total),
+        "ratio": f"{memory.total / gpu.memory_bytes:.3g}",
+    }
+    one = "one" if job.parallel.world_size == 1 else "summary"
+    return View(
+        figure=drawing.figure(shown, capacity_bytes=gpu.memory_bytes),
+        summary=say(f"memory.{one}_{'fits' if fits else 'over'}", **words),
+        readouts=_readouts(values, job, memory, fits=fits, room=room),
+        legend=(
+            *(
+                Swatch(
+                    name=part.name,
+                    label=say(f"memory.{part.name}"),
+                    color=part.color,
+                    pattern=part.pattern,
+                    text=gb_text(value),
+                    value=value,
+                    unit="bytes",
+                )
+                for part, value in shown
+            ),
+            Swatch(
+                name="capacity",
+                label=say("state.capacity", gpu=gpu.name),
+                color="bad",
+                pattern="line",
+                text=room,
+                value=gpu.memory_bytes,
+                unit="bytes",
+            ),
+        ),
+        table=Table(
+            caption=say("memory.table"),
+            columns=tuple(say(f"memory.column_{name}") for name in ("term", "gb", "gib", "share")),
+            rows=tuple(
+                _row(say(f"memory.{name}"), value, memory.total)
+                for name, value in (*((part.name, value) for part, value in shown), ("total", memory.total))
+            ),
+        ),
+        notes=_notes(values, job),
+        job=to_toml(job),
+    )
+
+
+def _row(name: str, value: float, whole: float) -> tuple[str, ...]:
+    return (name, gb_text(value), bytes_text(value, binary=True), f"{value / whole:.1%}")
+
+
+def _readouts(values: Values, job: Job, memory: _Memory, *, fits: bool, room: str) -> tuple[Readout, ...]:
+    accounting = states.ACCOUNTINGS[values["accounting"]]
+    rest = memory.terms["loss"] + memory.terms["buffers"] + memory.terms["recomputed"]
+    return (
+        Readout(
+            name="states",
+            label=say("memory.readout_states"),
+            text=gb_text(memory.states_bytes),
+            value=memory.states_bytes,
+            unit="bytes",
+            note=say(
+                "memory.readout_states_note",
+                each=accounting.total,
+                count=count_text(memory.rank_params),
+                stage=job.train.zero_stage,
+            ),
+        ),
+        Readout(
+            name="activations",
+            label=say("memory.readout_activations"),
+            text=bytes_text(memory.layers_bytes, binary=True),
+            value=memory.layers_bytes,
+            unit="bytes",
+            note=say(
+                "memory.readout_activations_note",
+                decimal=gb_text(memory.layers_bytes),
+                per_layer=bytes_text(memory.layers_bytes / job.model.layers, binary=True),
+                layers=job.model.layers,
+            ),
+        ),
+        Readout(name="rest", label=say("memory.readout_rest"), text=gb_text(rest), value=rest, unit="bytes"),
+        Readout(
+            name="total",
+            label=say("memory.readout_total"),
+            text=gb_text(memory.total),
+            value=memory.total,
+            unit="bytes",
+            note=say(f"memory.readout_total_{'fits' if fits else 'over'}", capacity=room),
+            tone="good" if fits else "bad",
+        ),
+        Readout(
+            name="gpus",
+            label=say("memory.readout_gpus"),
+            text=f"{job.parallel.world_size:,}",
+            value=job.parallel.world_size,
+            unit="count",
+            note=say("memory.readout_gpus_note", tp=job.parallel.tp, dp=job.parallel.dp),
+        ),
+    )
+
+
+def _notes(values: Values, job: Job) -> tuple[str, ...]:
+    notes = [say("memory.note_usable")]
+    if values["model"] == ARTICLE:
+        notes.insert(0, say("memory.note_article", count=count_text(count(job.model).total)))
+    return tuple(notes)
+
+
+def _adopt(job: Job) -> dict[str, Any]:
+    state: dict[str, Any] = {
+        "seq": sizes.nearest(SEQUENCES, job.model.seq),
+        "micro_batch": sizes.nearest(BATCHES, job.train.micro_batch),
+        "tp": sizes.nearest(TP, job.parallel.tp),
+        "dp": sizes.nearest(DP, job.parallel.dp),
+        "sp": job.train.sequence_parallel,
+        "zero": job.train.zero_stage,
+        "recompute": job.train.recompute,
+        "flash": job.train.flash_attention,
+        "accounting": accounting_of(job),
+    }
+    if job.hardware.gpu in sizes.GPUS:
+        state["gpu"] = job.hardware.gpu
+    if job.model.name in sizes.NAMED:
+        return {**state, "model": job.model.name}
+    if job.model.name == "article-70b":
+        return {**state, "model": ARTICLE}
+    style = "llama" if job.model.activation == "swiglu" else "gpt"
+    shape = {name: getattr(job.model, name) for name in SHAPE}
+    return {**state, "model": sizes.OWN, "style": style, **shape}
+
+
+def _shape_controls(group: str) -> tuple[Control, ...]:
+    own = ("model", (sizes.OWN,))
+    shape = {
+        "layers": (32, 1, 1000),
+        "hidden": (4096, 64, 2**20),
+        "heads": (32, 1, 1024),
+        "kv_heads": (8, 1, 1024),
+        "ffn": (14336, 64, 2**22),
+        "vocab": (128256, 2, 2**24),
+    }
+    return tuple(
+        Number(
+            name=name,
+            label=say(f"memory.{name}"),
+            default=default,
+            minimum=low,
+            maximum=high,
+            group=group,
+            when=own,
+            job_field=f"model.{name}",
+        )
+        for name, (default, low, high) in shape.items()
+    )
+
+
+_MODEL = say("memory.group_model")
+_BATCH = say("memory.group_batch")
+_SPLIT = say("memory.group_split")
+
+EXPLORER = Explorer(
+    id="memory-stack",
+    title=say("memory.title"),
+    lead=say("memory.lead"),
+    controls=(
+        Choice(
+            name="model",
+            label=say("size.label"),
+            default=ARTICLE,
+            group=_MODEL,
+            options=(
+                (ARTICLE, say("memory.article")),
+                *((name, sizes.named_text(name)) for name in sizes.NAMED),
+                (sizes.OWN, say("memory.own")),
+            ),
+            job_field="model.preset",
+        ),
+        accounting_control(group=_MODEL),
+        Choice(
+            name="style",
+            label=say("memory.style"),
+            default="llama",
+            group=_MODEL,
+            options=(("gpt", say("memory.style_gpt")), ("llama", say("memory.style_llama"))),
+            when=("model", (sizes.OWN,)),
+        ),
+        *_shape_controls(_MODEL),
+        Slider(
+            name="seq",
+            label=say("memory.seq"),
+            default=4096,
+            group=_BATCH,
+            options=scale(SEQUENCES, lambda seq: f"{seq:,}"),
+            job_field="model.seq",
+        ),
+        Slider(
+            name="micro_batch",
+            label=say("memory.micro_batch"),
+            default=1,
+            group=_BATCH,
+            options=scale(BATCHES),
+            job_field="train.micro_batch",
+        ),
+        Choice(
+            name="recompute",
+            label=say("memory.recompute"),
+            default="none",
+            group=_BATCH,
+            options=tuple((name, say(f"memory.recompute_{name}")) for name in ("none", "selective", "full")),
+            job_field="train.recompute",
+        ),
+        Toggle(name="flash", label=say("memory.flash"), group=_BATCH, job_field="train.flash_attention"),
+        Slider(
+            name="tp",
+            label=say("memory.tp"),
+            default=1,
+            group=_SPLIT,
+            options=scale(TP),
+            job_field="parallel.tp",
+        ),
+        Toggle(name="sp", label=say("memory.sp"), group=_SPLIT, job_field="train.sequence_parallel"),
+        Slider(
+            name="dp",
+            label=say("memory.dp"),
+            default=1,
+            group=_SPLIT,
+            options=scale(DP, lambda dp: f"{dp:,}"),
+            job_field="parallel.dp",
+        ),
+        Choice(
+            name="zero",
+            label=say("memory.zero"),
+            default=0,
+            group=_SPLIT,
+            options=tuple((stage, str(stage)) for stage in range(4)),
+            job_field="train.zero_stage",
+        ),
+        sizes.gpu_control(group=_SPLIT),
+    ),
+    view=_view,
+    adopt_job=_adopt,
+)
