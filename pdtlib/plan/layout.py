@@ -67,12 +67,15 @@ def _hardware(job: Job) -> Iterator[Problem]:
     known = ("cpu", *presets.GPUS)
     if hardware.gpu not in known:
         yield Problem("hardware.gpu", f"{hardware.gpu!r} is not a known GPU", known)
-    elif job.train.precision == "fp8":
-        able = tuple(name for name, gpu in presets.GPUS.items() if gpu.peak_fp8_flops is not None)
-        if hardware.gpu not in able:
-            yield Problem("train.precision", f"{hardware.gpu} has no fp8 units", ("fp32", "bf16", "fp16"))
     if hardware.inter and hardware.inter not in presets.LINKS:
         yield Problem("hardware.inter", f"{hardware.inter!r} is not a known link", tuple(presets.LINKS))
+
+
+def _fp8(job: Job) -> Iterator[Problem]:
+    gpu = job.hardware.gpu
+    able = {name for name, item in presets.GPUS.items() if item.peak_fp8_flops is not None}
+    if job.train.precision == "fp8" and gpu not in able:
+        yield Problem("train.precision", f"{gpu} has no fp8 units", ("fp32", "bf16", "fp16"))
 
 
 def _world(job: Job) -> Iterator[Problem]:
@@ -105,6 +108,10 @@ def _matrix_split(job: Job) -> Iterator[Problem]:
     model, tp = job.model, job.parallel.tp
     if model.ffn % tp:
         yield Problem("parallel.tp", f"an MLP of {model.ffn} cannot be split over {tp} ranks", _valid_tp(job))
+
+
+def _vocab_split(job: Job) -> Iterator[Problem]:
+    model, tp = job.model, job.parallel.tp
     if model.vocab % tp:
         padded = -(-model.vocab // tp) * tp
         message = (
@@ -144,6 +151,8 @@ def _stages(job: Job) -> Iterator[Problem]:
 
 def _schedule(job: Job) -> Iterator[Problem]:
     parallel = job.parallel
+    if job.train.global_batch % (job.train.micro_batch * parallel.dp):
+        return  # the batch must be right first
     schedule, micro_batches = parallel.schedule, job.gradient_accumulation
     two_chunks = ("zb-v", "dualpipe")
     if parallel.vpp > 1 and schedule not in ("interleaved", *two_chunks):
@@ -198,10 +207,12 @@ RULES: dict[Callable[[Job], Iterator[Problem]], tuple[str, ...]] = {
     # rule: the fields that it reads
     _heads: ("model.hidden", "model.heads", "model.kv_heads", "model.head_dim", "model.positions"),
     _moe_sizes: ("model.moe", "model.ffn"),
-    _hardware: ("hardware.gpu", "hardware.inter", "train.precision"),
+    _hardware: ("hardware.gpu", "hardware.inter"),
+    _fp8: ("hardware.gpu", "train.precision"),
     _world: (*_DEGREES, "hardware.n_gpus"),
     _attention_split: ("model.heads", "model.kv_heads", "parallel.tp"),
-    _matrix_split: ("model.ffn", "model.moe", "model.vocab", "parallel.tp"),
+    _matrix_split: ("model.ffn", "model.moe", "parallel.tp"),
+    _vocab_split: ("model.vocab", "parallel.tp"),
     _sequence_split: ("model.seq", "train.sequence_parallel", "parallel.tp", "parallel.cp"),
     _context: ("model.seq", "model.heads", "parallel.tp", "parallel.cp", "parallel.context"),
     _stages: ("model.layers", "parallel.pp", "parallel.vpp"),

@@ -230,7 +230,7 @@ def _unknown(path: str, table: Mapping[str, object], known: list[str]) -> list[P
 
 
 def _did_you_mean(name: object, known: Any) -> str:
-    near = difflib.get_close_matches(str(name).lower(), list(known), n=1)
+    near = difflib.get_close_matches(str(name).lower(), list(known), n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

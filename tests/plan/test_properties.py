@@ -1,0 +1,162 @@
+"""What holds for every job that can work: parts sum to wholes, more sharding never costs memory."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import jobs
+
+from pdtlib.plan import flats, params
+from pdtlib.plan.job import from_dict, loads, replace, to_json, to_toml, validate
+from pdtlib.plan.memory import chunks_in_flight, stages_memory
+from pdtlib.plan.placement import rank_tensors
+from pdtlib.plan.predict import predict
+
+examples = settings(max_examples=60, deadline=None)
+
+
+@examples
+@given(jobs())
+def test_a_valid_job_survives_toml_and_json(data):
+    job = from_dict(data)
+    assert validate(data) == validate(job) == []
+    assert loads(to_toml(job)) == job
+    assert loads(to_json(job), "json") == job
+    assert replace(job, {}) == job
+
+
+@examples
+@given(st.text(st.characters(codec="utf-8")))
+def test_any_text_survives_toml(text):
+    job = from_dict({"model": {"preset": "gpt2", "name": text}})
+    assert loads(to_toml(job)) == job
+
+
+@examples
+@given(jobs())
+def test_layers_and_parameters_sum_to_the_model(data):
+    job = from_dict(data)
+    stages = params.stages(job)
+    layers = [layer for stage in stages for layer in stage.layers]
+    assert sorted(layers) == list(range(job.model.layers))
+    count = params.count(job.model)
+    assert sum(stage.params - stage.tied_copy for stage in stages) == count.total
+    assert sum(count.by_part.values()) == count.total >= count.active
+    result = predict(job)
+    assert [stage["layers"] for stage in result["layout"]["stages"]] == [len(s.layers) for s in stages]
+
+
+@examples
+@given(jobs())
+def test_the_batch_is_cut_without_rest(data):
+    job = from_dict(data)
+    pieces = job.gradient_accumulation * job.train.micro_batch * job.parallel.dp
+    assert pieces == job.train.global_batch
+
+
+@examples
+@given(jobs())
+def test_no_parameter_is_lost_between_the_ranks_of_a_stage(data):
+    """Over tp, what a stage's ranks hold is the stage, plus what is repeated on purpose."""
+    job = from_dict(data)
+    tp, ep, model = job.parallel.tp, job.parallel.ep, job.model
+    for stage in params.stages(job):
+        whole = dict.fromkeys(("split", "repeated"), 0)
+        for spec in rank_tensors(replace(job, {"parallel.tp": 1, "parallel.ep": 1}), stage.index):
+            repeated = spec.part in ("norm", "positions", "router") or spec.name.endswith(
+                ("o.bias", "down.bias", "q_norm.weight", "k_norm.weight")
+            )
+            copies = max(1, tp // model.kv_heads) if ".attn.k." in spec.name or ".attn.v." in spec.name else 1
+            share = ep if spec.part == "experts" else 1
+            whole["repeated" if repeated else "split"] += spec.numel * (tp if repeated else copies) / share
+        held = tp * sum(spec.numel for spec in rank_tensors(job, stage.index))
+        assert held == pytest.approx(sum(whole.values()))
+
+
+@examples
+@given(jobs())
+def test_flat_buffers_hold_every_parameter_of_the_rank(data):
+    job = from_dict(data)
+    for stage in range(job.parallel.pp):
+        held = sum(spec.numel for spec in rank_tensors(job, stage))
+        assert sum(flat.numel for flat in flats.flats(job, stage)) == held
+
+
+@examples
+@given(jobs())
+def test_the_parts_of_memory_sum_and_none_is_negative(data):
+    for stage in predict(data)["memory"]["stages"]:
+        total = stage.pop("total")
+        assert total == pytest.approx(sum(stage.values()))
+        assert min(stage.values()) >= 0
+
+
+@examples
+@given(jobs(), st.integers(0, 2))
+def test_a_higher_zero_stage_never_holds_more(data, stage):
+    """But for the padding of its buffers, at most an element a rank and buffer."""
+    low, high = (replace(from_dict(data), {"train.zero_stage": stage + extra}) for extra in (0, 1))
+    for index in range(low.parallel.pp):
+        padding = 16 * sum(flat.group_size for flat in (*flats.flats(low, index), *flats.flats(high, index)))
+        assert flats.held_bytes(high, index).total <= flats.held_bytes(low, index).total + padding
+
+
+@examples
+@given(jobs())
+def test_more_ranks_never_hold_more_states(data):
+    """Doubling dp never raises what a rank holds, but for padding."""
+    job = from_dict(data)
+    batch = 2 * job.train.global_batch
+    wide = replace(job, {"parallel.dp": 2 * job.parallel.dp, "train.global_batch": batch})
+    for index in range(job.parallel.pp):
+        padding = 16 * sum(flat.group_size for flat in flats.flats(wide, index))
+        assert flats.held_bytes(wide, index).total <= flats.held_bytes(job, index).total + padding
+
+
+@examples
+@given(jobs())
+def test_more_recomputation_and_sequence_parallelism_never_keep_more(data):
+    """Full recomputation adds the layer at work, so it is compared without it only from two layers on."""
+    job = from_dict(data)
+
+    def kept(**train):
+        changed = replace(job, {f"train.{name}": value for name, value in train.items()})
+        return [stage.activations for stage in stages_memory(changed)]
+
+    selective, none = kept(recompute="selective"), kept(recompute="none")
+    assert all(a <= b for a, b in zip(selective, none, strict=True))
+    split, whole = kept(sequence_parallel=True), kept(sequence_parallel=False)
+    assert all(a <= b for a, b in zip(split, whole, strict=True))
+
+
+@examples
+@given(jobs())
+def test_context_parallelism_never_keeps_more(data):
+    job = replace(from_dict(data), {"model.seq": 4 * from_dict(data).model.seq})
+    split = replace(job, {"parallel.cp": 2 * job.parallel.cp, "parallel.context": "ring"})
+    for a, b in zip(stages_memory(split), stages_memory(job), strict=True):
+        assert a.activations <= b.activations
+        assert a.logits <= b.logits
+
+
+@examples
+@given(jobs())
+def test_in_flight_is_bounded_by_the_micro_batches_and_falls_along_the_pipeline(data):
+    job = from_dict(data)
+    kept = [chunks_in_flight(job, stage) for stage in range(job.parallel.pp)]
+    assert all(1 <= chunks <= job.gradient_accumulation * job.parallel.vpp for chunks in kept)
+    assert kept == sorted(kept, reverse=True)
+
+
+@examples
+@given(jobs(), st.sampled_from(["dp", "tp", "pp", "cp", "ep"]), st.sampled_from([3, 5, 7]))
+def test_a_refused_degree_comes_with_degrees_that_are_not(data, axis, degree):
+    """Whatever validate suggests for a degree removes its complaint about that degree."""
+    data["parallel"][axis] = degree
+    for problem in validate(data):
+        if problem.field != f"parallel.{axis}":
+            continue
+        assert problem.valid
+        for value in problem.valid[:4]:
+            data["parallel"][axis] = value
+            messages = {p.message for p in validate(data) if p.field == problem.field}
+            assert problem.message not in messages
