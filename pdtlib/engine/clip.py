@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from pdtlib.engine.collectives import start_all_reduce
-from pdtlib.engine.flat import Flat
+from pdtlib.engine.data_parallel.flat import Flat
 from pdtlib.engine.mesh import Group
 
 

@@ -10,9 +10,9 @@ from torch.optim.adamw import adamw
 
 from pdtlib.engine.clip import grad_norm
 from pdtlib.engine.collectives import Pending
-from pdtlib.engine.flat import Flat
+from pdtlib.engine.data_parallel.flat import Flat
+from pdtlib.engine.data_parallel.replica import Replica, assemble
 from pdtlib.engine.precision import LossScale
-from pdtlib.engine.replica import Replica, assemble
 
 
 @dataclass
@@ -32,7 +32,8 @@ class _Share:
 
 
 class ShardedAdamW:
-    """AdamW (Loshchilov and Hutter 2019) on the shards of a :class:`pdtlib.engine.replica.Replica`.
+    """AdamW (Loshchilov and Hutter 2019) on the shards of a
+    :class:`pdtlib.engine.data_parallel.replica.Replica`.
 
     The arithmetic is torch's own fused AdamW, run on stretches of flat buffers instead of single parameters.
     ``groups`` is a list of mappings ``{"params": [...], "lr": ..., "weight_decay": ...}`` as torch's

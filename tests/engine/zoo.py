@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pdtlib.engine.data_parallel import data_parallel
+from pdtlib.engine.data_parallel.replica import Replica
 from pdtlib.engine.loss import TokenMean
 from pdtlib.engine.mesh import Group
 from pdtlib.engine.optimizer import ShardedAdamW
-from pdtlib.engine.replica import Replica
 
 VOCAB, WIDTH, LENGTH = 11, 6, 5
 BATCH, STEPS, MICRO_BATCHES, CLIP = 24, 3, 2, 0.5

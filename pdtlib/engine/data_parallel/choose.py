@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from pdtlib.engine.ddp import DDP
+from pdtlib.engine.data_parallel.ddp import DDP
+from pdtlib.engine.data_parallel.replica import Replica
+from pdtlib.engine.data_parallel.zero import Zero1, Zero2
+from pdtlib.engine.data_parallel.zero3 import Zero3
 from pdtlib.engine.mesh import Group
 from pdtlib.engine.precision import grad_dtype_of, param_dtype_of
-from pdtlib.engine.replica import Replica
 from pdtlib.engine.self_check import check_backend
-from pdtlib.engine.zero import Zero1, Zero2
-from pdtlib.engine.zero3 import Zero3
 from pdtlib.plan.flats import BUCKET_BYTES
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from pdtlib.engine.collectives import Pending, start_all_gather, start_broadcast
-from pdtlib.engine.flat import Flat
+from pdtlib.engine.data_parallel.flat import Flat
 from pdtlib.engine.mesh import Group
 
 
@@ -45,7 +45,7 @@ class Replica(nn.Module):
     """One rank's copy of ``module``; subclasses say when whole parameters and gradients exist.
 
     ``flats`` are the buffers that hold the parameters. Attributes of interest to an optimizer are those of
-    :class:`pdtlib.engine.flat.Flat`: ``master``, ``shard`` and ``grad_shard``.
+    :class:`pdtlib.engine.data_parallel.flat.Flat`: ``master``, ``shard`` and ``grad_shard``.
     """
 
     stage: int

@@ -6,7 +6,7 @@ backward pass is over, its gradients are reduced while the next one computes. Th
 sharded data parallelism (Zhao et al. 2023).
 
 What autograd saves of a parameter is a view of the unit's buffer, whose memory is freed and refilled beneath
-it (:class:`pdtlib.engine.flat.Buffer`), so nothing whole is kept between forward and backward.
+it (:class:`pdtlib.engine.data_parallel.flat.Buffer`), so nothing whole is kept between forward and backward.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,10 +18,10 @@ import torch
 from torch import nn
 
 from pdtlib.engine.collectives import Pending, start_all_gather
-from pdtlib.engine.flat import Flat
+from pdtlib.engine.data_parallel.flat import Flat
+from pdtlib.engine.data_parallel.replica import Replica, tensors_in
+from pdtlib.engine.data_parallel.units import unit_members
 from pdtlib.engine.mesh import Group
-from pdtlib.engine.replica import Replica, tensors_in
-from pdtlib.engine.units import unit_members
 
 
 class Unit:

@@ -1,7 +1,7 @@
 """Data parallelism with whole parameters on every rank: buckets of gradients, sent while backward goes on.
 
-Stage 0 (DDP): every rank has the whole mean gradient. :mod:`pdtlib.engine.zero` builds ZeRO-1 and ZeRO-2 on
-it.
+Stage 0 (DDP): every rank has the whole mean gradient. :mod:`pdtlib.engine.data_parallel.zero` builds ZeRO-1
+and ZeRO-2 on it.
 """
 
 from functools import partial
@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from pdtlib.engine.collectives import Pending, start_all_reduce
-from pdtlib.engine.flat import Flat
+from pdtlib.engine.data_parallel.flat import Flat
+from pdtlib.engine.data_parallel.replica import Replica
 from pdtlib.engine.mesh import Group
-from pdtlib.engine.replica import Replica
 from pdtlib.plan.sharding import buckets
 
 

@@ -2,15 +2,15 @@
 
 A reduce-scatter leaves each rank the mean gradient of its shard only, half of what an all-reduce does; the
 other half, an all-gather, moves the updated parameters instead
-(:meth:`pdtlib.engine.replica.Replica.publish`).
+(:meth:`pdtlib.engine.data_parallel.replica.Replica.publish`).
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pdtlib.engine.collectives import Pending, start_reduce_scatter
-from pdtlib.engine.ddp import DDP
-from pdtlib.engine.flat import Flat
+from pdtlib.engine.data_parallel.ddp import DDP
+from pdtlib.engine.data_parallel.flat import Flat
 
 
 class Zero1(DDP):
