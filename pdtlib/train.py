@@ -10,19 +10,19 @@ import sys
 
 
 def main() -> int:
-    """Entry point: prepare the process, then run :func:`pdtlib.engine.train.main`."""
+    """Entry point: prepare the process, then run :func:`pdtlib.engine.training.loop.main`."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is the launcher's business: end without a word
     if importlib.util.find_spec("torch") is None:
         print("error: training needs PyTorch; install it with: pip install 'pdtlib[engine]'", file=sys.stderr)
         return 2
-    from pdtlib.engine.train_failures import die_with_parent, run_rank
+    from pdtlib.engine.training.failures import die_with_parent, run_rank
 
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent()
 
     def work() -> None:
-        from pdtlib.engine.train import main
+        from pdtlib.engine.training.loop import main
 
         main(sys.argv[1:])
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from pdtlib.engine.attention import rotary_tables, rotate
 from pdtlib.engine.loss import IGNORED, TokenMean, token_loss_sum
 from pdtlib.engine.mesh import Group
 from pdtlib.engine.models import Transformer, draw
+from pdtlib.engine.models.attention import rotary_tables, rotate
 from pdtlib.observe.memory import ActivationMeter
 from pdtlib.plan.params import count, tensors
 from pdtlib.plan.spec import Model, MoE

@@ -1,0 +1,143 @@
+"""The Transformer that every lab trains: one decoder-only model, GPT style or Llama style by configuration.
+
+Its parameters carry exactly the names and shapes of :func:`pdtlib.plan.params.tensors`, so that what the
+plan counts is what the engine holds. Initial weights are drawn tensor by tensor from (name, seed): a rank
+that holds any slice of any tensor starts from the same model as a single process does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from pdtlib.engine.models.attention import NORM_EPS, Attention, rotary_tables
+from pdtlib.plan.spec import Model
+
+INIT_STD = 0.02
+
+
+def draw(name: str, shape: tuple[int, ...], *, seed: int, layers: int) -> Tensor:
+    """The initial value of a tensor, in fp32 on the CPU; it depends on its name, its shape and the seed
+    alone.
+
+    Norm weights are 1, biases 0, the rest normal with standard deviation 0.02; projections that write into
+    the residual stream are scaled by 1/sqrt(2 x layers) (GPT-2, Radford 2019, section 2.3).
+    """
+    if name.endswith(".bias"):
+        return torch.zeros(shape)
+    if name.endswith("norm.weight"):
+        return torch.ones(shape)
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    residual = name.endswith((".attn.o.weight", ".mlp.down.weight"))
+    std = INIT_STD * (2 * layers) ** -0.5 if residual else INIT_STD
+    return torch.empty(shape).normal_(0.0, std, generator=generator)
+
+
+def _norm(model: Model) -> nn.Module:
+    if model.norm == "layernorm":
+        return nn.LayerNorm(model.hidden, eps=NORM_EPS)
+    return nn.RMSNorm(model.hidden, eps=NORM_EPS)
+
+
+class Mlp(nn.Module):
+    """down(gelu(up(x))), or down(silu(gate(x)) * up(x)) where the activation is swiglu. x: [B, S, h]."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        bias = model.biases == "all"
+        gated = model.activation == "swiglu"
+        self.gate = nn.Linear(model.hidden, model.ffn, bias=bias) if gated else None
+        self.up = nn.Linear(model.hidden, model.ffn, bias=bias)
+        self.down = nn.Linear(model.ffn, model.hidden, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.gate is None:
+            return self.down(F.gelu(self.up(x), approximate="tanh"))
+        return self.down(F.silu(self.gate(x)) * self.up(x))  # inside: [B, S, F]
+
+
+class Layer(nn.Module):
+    """Attention and MLP, each behind a norm and added to the residual stream. x: [B, S, h] -> [B, S, h].
+
+    ``recompute``: none keeps every activation, selective drops the attention core's, full keeps the layer's
+    input alone and runs the layer again in the backward pass.
+    """
+
+    def __init__(self, model: Model, *, flash: bool, recompute: str) -> None:
+        super().__init__()
+        self.recompute_all = recompute == "full"
+        self.attn_norm = _norm(model)
+        self.attn = Attention(model, flash=flash, recompute=recompute == "selective")
+        self.mlp_norm = _norm(model)
+        self.mlp = Mlp(model)
+        self.dropout = nn.Dropout(model.dropout) if model.dropout > 0 else nn.Identity()
+
+    def forward(self, x: Tensor, tables: tuple[Tensor, Tensor] | None) -> Tensor:
+        if self.recompute_all and torch.is_grad_enabled():
+            return checkpoint(self._forward, x, tables, use_reentrant=False)
+        return self._forward(x, tables)
+
+    def _forward(self, x: Tensor, tables: tuple[Tensor, Tensor] | None) -> Tensor:
+        x = x + self.dropout(self.attn(self.attn_norm(x), tables))
+        return x + self.dropout(self.mlp(self.mlp_norm(x)))
+
+
+class Transformer(nn.Module):
+    """A decoder-only Transformer. tokens: [B, S] integers -> logits [B, S, V].
+
+    Raises ``ValueError`` for a mixture of experts, and in ``forward`` for more tokens than learned positions.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        seed: int = 0,
+        flash_attention: bool = True,
+        recompute: str = "none",
+        device: torch.device | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        if model.moe is not None:
+            raise ValueError("model.moe: the engine trains dense models; leave it out (valid: none)")
+        self.model = model
+        with torch.device("meta"):
+            self.embed = nn.Embedding(model.vocab, model.hidden)
+            learned = model.positions == "learned"
+            self.positions = nn.Embedding(model.seq, model.hidden) if learned else None
+            self.layers = nn.ModuleList(
+                Layer(model, flash=flash_attention, recompute=recompute) for _ in range(model.layers)
+            )
+            self.norm = _norm(model)
+            self.head = None if model.tied_embeddings else nn.Linear(model.hidden, model.vocab, bias=False)
+        self.dropout = nn.Dropout(model.dropout) if model.dropout > 0 else nn.Identity()
+        self._draw_weights(seed, device or torch.device("cpu"), dtype)
+
+    def _draw_weights(self, seed: int, device: torch.device, dtype: torch.dtype) -> None:
+        for name, parameter in list(self.named_parameters()):
+            owner, _, leaf = name.rpartition(".")
+            value = draw(name, tuple(parameter.shape), seed=seed, layers=self.model.layers)
+            setattr(self.get_submodule(owner), leaf, nn.Parameter(value.to(device, dtype)))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        seq = tokens.shape[1]
+        if seq > self.model.seq:
+            raise ValueError(f"tokens: {seq} positions; the model was made for at most {self.model.seq}")
+        x = self.embed(tokens)  # [B, S, h]
+        tables = None
+        if self.positions is not None:
+            x = x + self.positions(torch.arange(seq, device=tokens.device))
+        else:
+            tables = rotary_tables(seq, self.model.head_dim, device=tokens.device)
+        x = self.dropout(x)
+        for layer in self.layers:
+            x = layer(x, tables)
+        x = self.norm(x)
+        weight = self.embed.weight if self.head is None else self.head.weight
+        return F.linear(x, weight)  # [B, S, V]

@@ -1,0 +1,292 @@
+"""Checkpoints free of the layout that wrote them: torch.distributed.checkpoint, whole shapes, no pickles.
+
+Every rank writes the part of each tensor that it owns, described by its place in the *whole* tensor. A rank's
+part is a stretch of the flattened tensor, which is at most a few boxes of the tensor itself, so any number of
+ranks, any ZeRO stage, or a plain ``torch.distributed.checkpoint.load`` into whole tensors can read it back.
+
+Keys: ``model.<name>`` (fp32 weights), ``optimizer.exp_avg.<name>``, ``optimizer.exp_avg_sq.<name>``, and
+scalars ``run.<name>`` as fp64 tensors. There are no random states to save: batches and dropout masks are
+functions of (seed, step).
+
+A checkpoint appears under its name only when it is complete. Reading one never runs code from it: tensors are
+loaded with ``weights_only``, nothing else is, and the index, which torch writes as a pickle, is read by an
+unpickler that knows a dozen harmless classes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadPlan,
+    ReadItem,
+    SavePlan,
+    TensorWriteData,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+
+
+@dataclass(frozen=True)
+class Part:
+    """Elements [start, start + len(values)) of a flattened tensor of ``shape``; ``values`` is 1-D."""
+
+    shape: tuple[int, ...]
+    start: int
+    values: Tensor
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be written, or read into this model."""
+
+
+def boxes(
+    shape: Sequence[int], start: int, stop: int
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], int]]:
+    """Cut elements [start, stop) of a flattened tensor into boxes: (offsets, sizes, position in the range).
+
+    A range of a matrix is the rest of a row, whole rows, and the beginning of a row.
+
+    >>> list(boxes((4, 5), 3, 17))
+    [((0, 3), (1, 2), 0), ((1, 0), (2, 5), 2), ((3, 0), (1, 2), 12)]
+    """
+    if start >= stop:
+        return
+    if len(shape) == 1:
+        yield (start,), (stop - start,), 0
+        return
+    inner = math.prod(shape[1:])
+    at = start
+    while at < stop:
+        row, column = divmod(at, inner)
+        rows = (stop - at) // inner
+        if column == 0 and rows > 0:
+            yield (row, *(0,) * (len(shape) - 1)), (rows, *shape[1:]), at - start
+            at += rows * inner
+        else:
+            end = min(stop, (row + 1) * inner)
+            for offsets, sizes, position in boxes(shape[1:], column, column + end - at):
+                yield (row, *offsets), (1, *sizes), at - start + position
+            at = end
+
+
+class _Boxes:
+    """The boxes of this rank's parts, as views of the parts' memory, by (key, offsets)."""
+
+    def __init__(self, parts: Mapping[str, Sequence[Part]]) -> None:
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.views: dict[str, dict[tuple[int, ...], Tensor]] = {}
+        for key, pieces in parts.items():
+            views = self.views.setdefault(key, {})
+            for part in pieces:
+                shape = part.shape or (1,)
+                self.shapes[key] = shape
+                for offsets, sizes, at in boxes(shape, part.start, part.start + part.values.numel()):
+                    views[offsets] = part.values[at : at + math.prod(sizes)].view(sizes)
+
+    def chunks(self, key: str) -> list[ChunkStorageMetadata]:
+        return [
+            ChunkStorageMetadata(torch.Size(offsets), view.size())
+            for offsets, view in self.views[key].items()
+        ]
+
+
+class _SavePlanner(dcp.DefaultSavePlanner):
+    def __init__(self, owned: _Boxes) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        self._owned = owned
+
+    def create_local_plan(self) -> SavePlan:
+        items = [
+            WriteItem(
+                index=MetadataIndex(key, chunk.offsets),
+                type=WriteItemType.SHARD,
+                tensor_data=TensorWriteData(
+                    chunk=chunk,
+                    properties=TensorProperties(dtype=self._owned.views[key][tuple(chunk.offsets)].dtype),
+                    size=torch.Size(self._owned.shapes[key]),
+                ),
+            )
+            for key in self._owned.views
+            for chunk in self._owned.chunks(key)
+        ]
+        self.plan = SavePlan(items)
+        return self.plan
+
+    def lookup_object(self, index: MetadataIndex) -> Tensor:
+        assert index.offset is not None
+        return self._owned.views[index.fqn][tuple(index.offset)].detach()
+
+
+class _LoadPlanner(dcp.DefaultLoadPlanner):
+    def __init__(self, wanted: _Boxes) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        self._wanted = wanted
+
+    def create_local_plan(self) -> LoadPlan:
+        assert self.metadata is not None
+        items: list[ReadItem] = []
+        for key, shape in self._wanted.shapes.items():
+            saved = self.metadata.state_dict_metadata.get(key)
+            if not isinstance(saved, TensorStorageMetadata):
+                raise CheckpointError(f"the checkpoint has no tensor {key}")
+            if tuple(saved.size) != shape:
+                raise CheckpointError(f"{key} has shape {tuple(saved.size)} in the checkpoint, here {shape}")
+            items += create_read_items_for_chunk_list(key, saved, self._wanted.chunks(key))
+        return LoadPlan(items)
+
+    def lookup_tensor(self, index: MetadataIndex) -> Tensor:
+        assert index.offset is not None
+        return self._wanted.views[index.fqn][tuple(index.offset)]
+
+    def load_bytes(self, read_item: ReadItem, value: Any) -> None:
+        raise CheckpointError(f"{read_item.dest_index.fqn} is not a tensor; only tensors are read")
+
+
+HARMLESS = {
+    ("torch.distributed.checkpoint.metadata", "Metadata"),
+    ("torch.distributed.checkpoint.metadata", "MetadataIndex"),
+    ("torch.distributed.checkpoint.metadata", "StorageMeta"),
+    ("torch.distributed.checkpoint.metadata", "TensorStorageMetadata"),
+    ("torch.distributed.checkpoint.metadata", "ChunkStorageMetadata"),
+    ("torch.distributed.checkpoint.metadata", "BytesStorageMetadata"),
+    ("torch.distributed.checkpoint.metadata", "TensorProperties"),
+    ("torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING"),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    ("torch.serialization", "_get_layout"),
+    ("torch", "Size"),
+    ("collections", "OrderedDict"),
+    ("pathlib", "PosixPath"),
+    ("pathlib", "WindowsPath"),
+    ("pathlib._local", "PosixPath"),
+    ("pathlib._local", "WindowsPath"),
+}
+
+
+class _IndexUnpickler(pickle.Unpickler):
+    """Builds nothing but the classes of a checkpoint's index."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in HARMLESS or (module == "torch" and isinstance(_torch(name), torch.dtype)):
+            return super().find_class(module, name)
+        raise CheckpointError(f"the checkpoint's index asks for {module}.{name}; it will not be read")
+
+
+def _torch(name: str) -> Any:
+    return getattr(torch, name, None)
+
+
+def read_index(path: Path) -> Metadata:
+    """What a checkpoint holds: keys, shapes and where each box lies. Raises :class:`CheckpointError`."""
+    index = path / ".metadata"
+    try:
+        with index.open("rb") as file:
+            metadata = _IndexUnpickler(file).load()
+    except OSError as error:
+        raise CheckpointError(f"{path} is not a complete checkpoint ({error.strerror}: .metadata)") from None
+    except CheckpointError:
+        raise
+    except Exception as error:  # a damaged pickle may raise anything
+        raise CheckpointError(f"{index} is damaged: {error}") from error
+    if not isinstance(metadata, Metadata):
+        raise CheckpointError(f"{index} is damaged: it holds no index")
+    return metadata
+
+
+class _Reader(dcp.FileSystemReader):
+    """torch's reader, with an index that :func:`read_index` has read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._index = read_index(path)
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        self._index.storage_meta = self._index.storage_meta or StorageMeta()
+        self._index.storage_meta.load_id = self.load_id
+        return self._index
+
+
+def save(path: Path, *, parts: Mapping[str, Sequence[Part]]) -> None:
+    """Write every rank's ``parts`` to the directory ``path``, which appears when all of them are complete.
+
+    Called by all ranks. Raises :class:`CheckpointError` when any rank could not write its part; what had been
+    written is removed again.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    first = not dist.is_initialized() or dist.get_rank() == 0
+    try:
+        with _one_process_is_fine():
+            dcp.save(
+                {},
+                storage_writer=dcp.FileSystemWriter(partial),
+                planner=_SavePlanner(_Boxes(parts)),
+                no_dist=not dist.is_initialized(),
+            )
+    except CheckpointException as error:
+        if first:
+            shutil.rmtree(partial, ignore_errors=True)
+        raise CheckpointError(_reason(error)) from error
+    if first:
+        partial.rename(path)
+        _sync(path.parent)
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def load(path: Path, *, parts: Mapping[str, Sequence[Part]]) -> None:
+    """Fill the ``values`` of every rank's ``parts`` from a checkpoint that any layout wrote.
+
+    Called by all ranks. Raises :class:`CheckpointError` for a tensor that is missing or has another shape,
+    and for a damaged or foreign checkpoint.
+    """
+    reader, planner = _Reader(path), _LoadPlanner(_Boxes(parts))
+    try:
+        with _one_process_is_fine():
+            dcp.load({}, storage_reader=reader, planner=planner, no_dist=not dist.is_initialized())
+    except CheckpointException as error:
+        raise CheckpointError(_reason(error)) from error
+
+
+@contextmanager
+def _one_process_is_fine() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
+
+
+def _reason(error: CheckpointException) -> str:
+    """The failure of the first rank, without the traces."""
+    rank, (cause, _) = min(error.failures.items(), key=lambda item: item[0])
+    return f"rank {rank}: {cause}" if len(error.failures) > 1 or rank else str(cause)
+
+
+def _sync(directory: Path) -> None:
+    """Make a rename in ``directory`` survive a crash of the machine."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

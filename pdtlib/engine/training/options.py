@@ -1,0 +1,84 @@
+"""What a run is asked to do: the options that ``pdt run`` and ``python -m pdtlib.train`` share."""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """``steps`` is the step to stop before, counted from the start of the run; None takes the job's.
+
+    ``changes`` are fields of the job to set, as ``section.field=value``.
+    """
+
+    job: Path
+    out: Path
+    steps: int | None = None
+    data: tuple[Path, ...] = ()
+    changes: tuple[str, ...] = ()
+    checkpoint_every: int = 0
+    resume: bool = False
+    overwrite: bool = False
+    device: str = "auto"
+
+    def arguments(self) -> list[str]:
+        """The command line of :mod:`pdtlib.train` that asks for the same."""
+        found = [str(self.job.absolute()), "--out", str(self.out.absolute()), "--device", self.device]
+        found += [] if self.steps is None else ["--steps", str(self.steps)]
+        found += ["--checkpoint-every", str(self.checkpoint_every)]
+        for change in self.changes:
+            found += ["--set", change]
+        for path in self.data:
+            found += ["--data", str(path.absolute())]
+        found += ["--resume"] if self.resume else []
+        return found + (["--overwrite"] if self.overwrite else [])
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Read a command line; a wrong one prints its usage and exits with 2."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pdtlib.train",
+        description="Train a job as one rank. Start as many as the job needs with torchrun, or use pdt run.",
+    )
+    parser.add_argument("job", type=Path, metavar="JOB", help="job file (TOML, or JSON if it ends in .json)")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="run directory to write")
+    parser.add_argument("--steps", type=int, help="stop before this step (default: the job's)")
+    parser.add_argument(
+        "--data", type=Path, action="extend", nargs="+", default=[], metavar="FILE",
+        help="text files, or token files that end in .bin (default: Python's standard library)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--set", action="append", default=[], dest="changes", metavar="FIELD=VALUE",
+        help="change a field of the job, such as train.zero_stage=3",
+    )  # fmt: skip
+    parser.add_argument(
+        "--checkpoint-every", type=int, default=0, metavar="N", help="also save every N steps"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from DIR's last checkpoint, if it has one"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace the run that DIR holds")
+    parser.add_argument("--device", choices=DEVICES, default="auto")
+    found = parser.parse_args(arguments)
+    return Options(**{**vars(found), "data": tuple(found.data), "changes": tuple(found.changes)})
+
+
+def read_change(text: str) -> tuple[str, object]:
+    """Split ``train.zero_stage=3`` into a dotted path and a value, which is read as TOML or else as a text.
+
+    Raises ``ValueError`` for a text without ``=``.
+    """
+    path, equals, value = text.partition("=")
+    if not equals or not path.strip():
+        raise ValueError(f"--set {text}: write it as section.field=value, such as train.zero_stage=3")
+    try:
+        return path.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return path.strip(), value.strip()
