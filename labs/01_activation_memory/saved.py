@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from pdtlib.engine.attention import rotary_tables
 from pdtlib.engine.models import Layer
+from pdtlib.engine.models.attention import rotary_tables
 from pdtlib.plan.activations import Setting
 from pdtlib.plan.spec import Model
 
