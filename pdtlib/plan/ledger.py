@@ -1,0 +1,137 @@
+"""Everything that a rank sends in one step, axis by axis: the communication ledger of a job.
+
+Volumes of one micro-batch of b sequences of s positions, of which a rank has s / cp:
+
+* **tp**, without sequence parallelism: two all-reduces of ``b s h`` a layer forwards and two backwards
+  (Shoeybi 2019, section 3); two more where the layer is recomputed. With it each all-reduce is an all-gather
+  and a reduce-scatter, and the inputs of the first products are gathered once more for their weights'
+  gradients (Korthikanti 2022, section 4.2.2).
+* **cp**: ring attention passes each rank's keys and values round (Liu 2023, arXiv:2310.01889), and their
+  gradients on the way back; Ulysses exchanges heads for positions with four all-to-alls (Jacobs 2023,
+  arXiv:2309.14509).
+* **pp**: a stage sends its output on, and its input's gradient back; every chunk does when interleaved.
+* **ep**: two all-to-alls of ``top_k b s h`` a layer each way, to the experts and back.
+* **dp**: :func:`pdtlib.plan.flats.data_parallel_messages`.
+"""
+
+from collections.abc import Iterator
+
+from pdtlib.plan.comm import Message
+from pdtlib.plan.flats import TINY_BYTES, data_parallel_messages
+from pdtlib.plan.params import split_layers
+from pdtlib.plan.placement import rank_tensors
+from pdtlib.plan.spec import Job
+from pdtlib.plan.states import engine_accounting
+
+
+def messages(job: Job, stage: int = 0) -> tuple[Message, ...]:
+    """The ledger of a rank of this pipeline stage; axes on which the job has one rank send nothing.
+
+    >>> from pdtlib.plan.job import from_dict
+    >>> tables = {"model": {"preset": "article-70b"}, "parallel": {"tp": 8}}
+    >>> rows = [row for row in messages(from_dict(tables)) if row.phase in ("forward", "backward")]
+    >>> rows[0].message_bytes, round(sum(row.sent_bytes_per_rank for row in rows) / 1e9, 1)
+    (67108864.0, 37.8)
+    """
+    found = (
+        *data_parallel_messages(job, stage),
+        *_tensor(job, stage),
+        *_context(job, stage),
+        *_pipeline(job, stage),
+        *_expert(job, stage),
+    )
+    return tuple(message for message in found if message.group_size > 1 and message.count)
+
+
+def element_bytes(job: Job) -> int:
+    """Bytes of an element of what travels between layers."""
+    return 4 if job.train.precision == "fp32" else 2
+
+
+def chunk_sizes(job: Job, stage: int) -> list[int]:
+    """Layers of each of the stage's chunks, first to last."""
+    parallel = job.parallel
+    runs = split_layers(job.model.layers, parallel.pp * parallel.vpp)
+    return [len(run) for run in runs[stage :: parallel.pp]]
+
+
+def block_bytes(job: Job) -> float:
+    """Bytes of one micro-batch between two layers, ``b s h``, on a rank's share of positions."""
+    tokens = job.train.micro_batch * job.model.seq / job.parallel.cp
+    return tokens * job.model.hidden * element_bytes(job)
+
+
+def _tensor(job: Job, stage: int) -> Iterator[Message]:
+    parallel, train, tp = job.parallel, job.train, job.parallel.tp
+    micro_batches, block = job.gradient_accumulation, block_bytes(job)
+    layers = sum(chunk_sizes(job, stage)) * micro_batches
+    first, last = (stage == 0) * micro_batches, (stage == parallel.pp - 1) * micro_batches
+    again = layers if train.recompute == "full" else 0
+    if train.sequence_parallel:
+        yield Message("tp", "all_gather", "forward", 2 * layers + last, block, tp)
+        yield Message("tp", "reduce_scatter", "forward", 2 * layers + first, block, tp)
+        yield Message("tp", "all_gather", "recompute", 2 * again, block, tp)
+        yield Message("tp", "reduce_scatter", "recompute", 2 * again, block, tp)
+        yield Message("tp", "all_gather", "backward", 4 * layers + first + last, block, tp)
+        yield Message("tp", "reduce_scatter", "backward", 2 * layers + last, block, tp)
+        yield Message("tp", "all_reduce", "grads", 1, _replicated_bytes(job, stage), tp)
+    else:
+        yield Message("tp", "all_reduce", "forward", 2 * layers + first, block, tp)
+        yield Message("tp", "all_reduce", "recompute", 2 * again, block, tp)
+        yield Message("tp", "all_reduce", "backward", 2 * layers + last, block, tp)
+    tokens = train.micro_batch * job.model.seq / parallel.cp
+    # Vocabulary-parallel cross-entropy: the largest logit, the target's logit and the sum, each in fp32.
+    yield Message("tp", "all_reduce", "loss", 3 * last, 4 * tokens, tp)
+    yield Message("tp", "all_reduce", "grad_norm", 1, TINY_BYTES, tp)
+
+
+def _replicated_bytes(job: Job, stage: int) -> int:
+    """Gradients of parameters that every tensor-parallel rank has, but sees only its positions' part of."""
+    width = engine_accounting(job.train.precision, job.train.grad_precision).grads
+    whole = ("norm", "router")
+    return width * sum(spec.numel for spec in rank_tensors(job, stage) if spec.part in whole)
+
+
+def _context(job: Job, stage: int) -> Iterator[Message]:
+    model, parallel, cp = job.model, job.parallel, job.parallel.cp
+    if cp == 1:
+        return
+    calls = sum(chunk_sizes(job, stage)) * job.gradient_accumulation
+    tokens = job.train.micro_batch * model.seq / cp
+    width = model.head_dim * element_bytes(job)
+    query = tokens * model.heads / parallel.tp * width
+    key = tokens * max(model.kv_heads / parallel.tp, 1) * width
+    again = calls if job.train.recompute != "none" else 0
+    for phase, times in (("forward", calls), ("recompute", again), ("backward", calls)):
+        if parallel.context == "ulysses":
+            yield Message("cp", "all_to_all", phase, 2 * times, query, cp)
+            yield Message("cp", "all_to_all", phase, 2 * times, key, cp)
+        else:
+            passes = 2 if phase == "backward" else 1  # keys and values, and on the way back their gradients
+            yield Message("cp", "send", phase, passes * times * (cp - 1), 2 * key, cp)
+
+
+def _pipeline(job: Job, stage: int) -> Iterator[Message]:
+    parallel, micro_batches = job.parallel, job.gradient_accumulation
+    size = block_bytes(job) / (parallel.tp if job.train.sequence_parallel else 1)
+    out = parallel.vpp - (stage == parallel.pp - 1)
+    back = parallel.vpp - (stage == 0)
+    yield Message("pp", "send", "forward", out * micro_batches, size, parallel.pp)
+    yield Message("pp", "send", "backward", back * micro_batches, size, parallel.pp)
+    if job.model.tied_embeddings and parallel.pp > 1 and stage in (0, parallel.pp - 1):
+        width = engine_accounting(job.train.precision, job.train.grad_precision).grads
+        size = job.model.vocab * job.model.hidden // parallel.tp * width
+        yield Message("pp", "all_reduce", "grads", 1, size, 2)
+    yield Message("pp", "all_reduce", "grad_norm", 1, TINY_BYTES, parallel.pp)
+
+
+def _expert(job: Job, stage: int) -> Iterator[Message]:
+    if job.model.moe is None:
+        return
+    calls = sum(chunk_sizes(job, stage)) * job.gradient_accumulation
+    size = block_bytes(job) * job.model.moe.top_k
+    if job.train.sequence_parallel:
+        size /= job.parallel.tp
+    again = calls if job.train.recompute == "full" else 0
+    for phase, times in (("forward", calls), ("recompute", again), ("backward", calls)):
+        yield Message("ep", "all_to_all", phase, 2 * times, size, job.parallel.ep)
