@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -109,7 +110,10 @@ def spawn(
                 theirs.close()
                 processes.append(process)
                 connections.append(ours)
-            return _collect(processes, connections, timeout_s)
+            results = _collect(processes, connections, timeout_s)
+            for process in processes:
+                process.join(timeout=GRACE_S)
+            return results
         finally:
             for process in processes:
                 if process.is_alive():
@@ -135,13 +139,12 @@ def _worker(connection: Connection, call: bytes, setup: dict[str, Any], num_thre
             torch.cuda.set_device(rank)
         dist.init_process_group(**setup)
         fn, args = pickle.loads(call)
-        report = pickle.dumps(("done", fn(*args)))
-        dist.barrier()  # nobody leaves while another still waits for its messages
+        connection.send_bytes(pickle.dumps(("done", fn(*args))))
     except BaseException:
-        report = pickle.dumps(("failed", time.monotonic(), traceback.format_exc()))
-    connection.send_bytes(report)
-    connection.close()
-    if dist.is_initialized() and pickle.loads(report)[0] == "done":
+        connection.send_bytes(pickle.dumps(("failed", time.monotonic(), traceback.format_exc())))
+        return
+    with suppress(RuntimeError):  # another rank failed, which is its own report
+        dist.barrier()  # nobody leaves while another still waits for its messages
         dist.destroy_process_group()
 
 
