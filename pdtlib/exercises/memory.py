@@ -1,5 +1,6 @@
 """Bytes of the tensors that live while the reader's code runs, and their peak."""
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -7,6 +8,9 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+SETTLE_TRIES = 10
+SETTLE_S = 0.002
 
 
 class LiveBytes(TorchDispatchMode):
@@ -22,6 +26,11 @@ class LiveBytes(TorchDispatchMode):
         self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
         self.peak = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, and keeping dynamo out of it would import it: seconds a process."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
@@ -32,10 +41,20 @@ class LiveBytes(TorchDispatchMode):
         self.peak = max(self.peak, self.live())
         return result
 
-    def live(self) -> int:
-        """Bytes alive now."""
+    def live(self, *, besides: Iterable[torch.Tensor] = ()) -> int:
+        """Bytes alive now, without the storages of the tensors ``besides``."""
         self._storages = {key: item for key, item in self._storages.items() if not item[0].expired()}
-        return sum(size for _, size in self._storages.values())
+        left_out = {tensor.untyped_storage()._cdata for tensor in besides}
+        return sum(size for key, (_, size) in self._storages.items() if key not in left_out)
+
+    def settled(self, *, besides: Iterable[torch.Tensor] = ()) -> int:
+        """:meth:`live` after gloo's threads have let go of the tensors of finished calls."""
+        kept = list(besides)
+        least = self.live(besides=kept)
+        for _ in range(SETTLE_TRIES):
+            time.sleep(SETTLE_S)
+            least = min(least, self.live(besides=kept))
+        return least
 
     def restart_peak(self) -> None:
         self.peak = self.live()

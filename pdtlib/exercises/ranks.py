@@ -1,9 +1,11 @@
 """Torch exercises: the reader's code on real processes, with its traffic counted and its hangs explained."""
 
+import io
 import json
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -22,10 +24,10 @@ TIMEOUT_S = 45.0
 
 
 @dataclass(frozen=True)
-class RankResult:
-    """What the grader's ``on_rank`` returned on one rank, and the first fault of its traffic."""
+class RankResults:
+    """What the grader's ``on_rank`` returned on one rank, case by case, and its first fault."""
 
-    result: Any
+    results: list[Any]
     fault: str
 
 
@@ -36,32 +38,44 @@ def grade_worlds(
     *,
     allowed: tuple[str, ...],
 ) -> Iterator[Check]:
-    """Run every case on its number of ranks, then yield the checks of ``grader.judge(case, results by rank)``.
+    """Run every case on its number of ranks, then yield the checks of ``grader.judge(case, results)``.
 
-    Each case has processes of its own, so that one that dies hides nothing of the others.
+    ``results`` are those of one case, in rank order. The cases of a world size share their processes; when
+    something goes wrong each gets processes of its own, so that one that dies hides nothing of the others.
     """
     for world_size, drawn in cases.items():
-        for case in drawn:
+        printed = io.StringIO()
+        try:
+            with redirect_stdout(printed):
+                groups = [(drawn, run(grader.__name__, code.source, world_size, drawn, allowed))]
+            print(printed.getvalue(), end="")
+        except ReaderError:
+            groups = [([case], None) for case in drawn]
+        for group, found in groups:
             try:
-                found = run(grader.__name__, code.source, world_size, case, allowed)
+                found = found or run(grader.__name__, code.source, world_size, group, allowed)
             except ReaderError as error:
-                yield Check(name=f"{case.title}: runs to the end", passed=False, message=str(error))
+                name = f"{group[0].title}: runs to the end"
+                yield Check(name=name, passed=False, message=str(error))
                 continue
             faults = [f"Rank {rank}: {item.fault}" for rank, item in enumerate(found) if item.fault]
             if faults:
-                name = f"{case.title}: no call fails or is refused"
+                name = f"{world_size} ranks: no call fails or is refused"
                 yield Check(name=name, passed=False, message="\n".join(faults))
-            yield from grader.judge(case, [item.result for item in found])
+            for index, case in enumerate(group):
+                yield from grader.judge(case, [item.results[index] for item in found])
 
 
-def run(grader: str, source: str, world_size: int, case: Any, allowed: tuple[str, ...]) -> list[RankResult]:
-    """Call ``on_rank(code, case, traffic)`` of the module ``grader`` on every rank.
+def run(
+    grader: str, source: str, world_size: int, cases: Sequence[Any], allowed: tuple[str, ...]
+) -> list[RankResults]:
+    """Call ``on_rank(code, case, traffic)`` of the module ``grader`` for every case, on every rank.
 
     Raises:
         ReaderError: the code raised on a rank, a process died, or ranks wait for one another.
     """
     with tempfile.TemporaryDirectory(prefix="pdt-ranks-") as folder:
-        arguments = (grader, source, case, allowed, folder)
+        arguments = (grader, source, list(cases), allowed, folder)
         try:
             return spawn(
                 _on_rank, world_size, *arguments, timeout_s=TIMEOUT_S, group_timeout_s=GROUP_TIMEOUT_S
@@ -76,20 +90,26 @@ def run(grader: str, source: str, world_size: int, case: Any, allowed: tuple[str
                         print(f"[rank {rank}] {line}")
 
 
-def _on_rank(grader: str, source: str, case: Any, allowed: tuple[str, ...], folder: str) -> RankResult:
+def _on_rank(
+    grader: str, source: str, cases: list[Any], allowed: tuple[str, ...], folder: str
+) -> RankResults:
     rank = dist.get_rank()
     traffic = Traffic(allowed=allowed, log=Path(folder, f"{rank}.log"))
     # The older names of two collectives announce their successors at every call.
     warnings.simplefilter("ignore", FutureWarning)
+    results = []
     with Path(folder, f"{rank}.printed").open("w", encoding="utf-8") as echo:
         try:
             with captured(echo), counted(traffic):
-                result = import_module(grader).on_rank(ReaderCode(source), case, traffic)
-                traffic.write(end=True)
+                code = ReaderCode(source)
+                for case in cases:
+                    traffic.reset()
+                    results.append(import_module(grader).on_rank(code, case, traffic))
+                    traffic.write(case_done=True)
         except ReaderError as error:
             traffic.write(error=str(error))
             raise
-    return RankResult(result, traffic.fault)
+    return RankResults(results, traffic.fault)
 
 
 def _explain(folder: Path, world_size: int, error: Exception) -> str:

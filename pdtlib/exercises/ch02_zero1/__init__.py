@@ -1,0 +1,1 @@
+"""Exercise: ZeRO stage 1."""
