@@ -3,7 +3,7 @@
 from pdtlib.exercises.exercise import Exercise
 
 BROWSER_LIMIT_S = 20.0
-RANKS_LIMIT_S = 120.0
+RANKS_LIMIT_S = 240.0
 
 
 def _browser(id: str, title: str, entry: str) -> Exercise:

@@ -16,15 +16,16 @@ SETTLE_S = 0.002
 class LiveBytes(TorchDispatchMode):
     """Counts storages made by torch operations inside, each once, as long as they live.
 
-    Tensors that existed before do not count. ``peak`` is the largest sum after any operation since the last
+    Storages of ``known`` tensors do not count. ``peak`` is the largest sum after any operation since the last
     :meth:`restart_peak`.
     """
 
     def __init__(self, known: Iterable[torch.Tensor] = ()) -> None:
         super().__init__()
-        self._known = {tensor.untyped_storage()._cdata for tensor in known}
+        self._known: dict[int, torch.UntypedStorage] = {}
         self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
         self.peak = 0
+        self.ignore(known)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -41,19 +42,24 @@ class LiveBytes(TorchDispatchMode):
         self.peak = max(self.peak, self.live())
         return result
 
-    def live(self, *, besides: Iterable[torch.Tensor] = ()) -> int:
-        """Bytes alive now, without the storages of the tensors ``besides``."""
-        self._storages = {key: item for key, item in self._storages.items() if not item[0].expired()}
-        left_out = {tensor.untyped_storage()._cdata for tensor in besides}
-        return sum(size for key, (_, size) in self._storages.items() if key not in left_out)
+    def ignore(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Count these tensors' storages no longer. Kept alive, so that no other takes their place."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            self._known[storage._cdata] = storage
+            self._storages.pop(storage._cdata, None)
 
-    def settled(self, *, besides: Iterable[torch.Tensor] = ()) -> int:
-        """:meth:`live` after gloo's threads have let go of the tensors of finished calls."""
-        kept = list(besides)
-        least = self.live(besides=kept)
+    def live(self) -> int:
+        """Bytes alive now."""
+        self._storages = {key: item for key, item in self._storages.items() if not item[0].expired()}
+        return sum(size for _, size in self._storages.values())
+
+    def settled(self) -> int:
+        """:meth:`live`, once gloo's threads have let go of the tensors of finished calls."""
+        least = self.live()
         for _ in range(SETTLE_TRIES):
             time.sleep(SETTLE_S)
-            least = min(least, self.live(besides=kept))
+            least = min(least, self.live())
         return least
 
     def restart_peak(self) -> None:

@@ -34,17 +34,21 @@ class Case:
         """Elements when every tensor is padded to a multiple of the ranks by itself."""
         return sum(-(-prod(shape) // world_size) * world_size for shape in self.shapes)
 
-    def _drawn(self, stream: int) -> list[torch.Tensor]:
-        generator = torch.Generator().manual_seed(self.seed + stream)
-        return [torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in self.shapes]
+    def _drawn(self, index: int, stream: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(self.seed + 1_000 * index + stream)
+        return torch.randn(*self.shapes[index], generator=generator, dtype=torch.float64)
 
     def params(self) -> list[torch.Tensor]:
         """The values that every rank starts from."""
-        return [value.requires_grad_() for value in self._drawn(0)]
+        return [self._drawn(index, 0).requires_grad_() for index in range(len(self.shapes))]
+
+    def grad(self, index: int, rank: int, step: int, micro_batch: int = 0) -> torch.Tensor:
+        """A rank's own gradient of one parameter."""
+        return self._drawn(index, 1 + rank + 10 * step + 100 * micro_batch)
 
     def grads(self, rank: int, step: int, micro_batch: int = 0) -> list[torch.Tensor]:
         """A rank's own gradients."""
-        return self._drawn(1 + rank + 100 * step + 10_000 * micro_batch)
+        return [self.grad(index, rank, step, micro_batch) for index in range(len(self.shapes))]
 
     def expected(self, world_size: int, num_micro_batches: int = 1) -> list[list[torch.Tensor]]:
         """Parameters after each step, from one process: mean over ranks, sum over micro-batches."""
@@ -92,10 +96,11 @@ def set_grads(params: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
         param.grad = grad
 
 
-def cases(rng: random.Random, world_size: int) -> list[Case]:
-    """One whose number of elements N divides, one with an odd tensor that is smaller than N."""
-    even = tuple((world_size * rng.randint(2, 6), rng.randint(5, 12)) for _ in range(3))
-    odd = ((rng.randint(5, 9), rng.randint(7, 11)), (1,), (rng.randint(11, 29),), (rng.randint(3, 6), 5, 3))
+def cases(rng: random.Random, world_size: int, *, num_tensors: int = 4) -> list[Case]:
+    """One whose sizes N divides; one with odd sizes, among them a tensor smaller than N."""
+    even = tuple((world_size * rng.randint(2, 6), rng.randint(5, 12)) for _ in range(num_tensors))
+    odd = tuple((rng.randint(4, 9), rng.randint(7, 12)) for _ in range(num_tensors - 2))
+    odd = ((rng.randint(11, 29),), *odd, (1,))
     if sum(map(prod, odd)) % world_size == 0:
         odd = (*odd, (1,))
     lr, betas = rng.choice((1e-2, 3e-3)), (0.9, rng.choice((0.95, 0.99, 0.999)))

@@ -42,8 +42,8 @@ def on_rank(code: ReaderCode, case: Case, traffic: Traffic) -> dict[str, Any]:
             result["params"].append([param.detach().clone() for param in params])
             for param in params:
                 param.grad = None
-            kept = [value for values in result["params"] for value in values]
-            result["held"] = max(result["held"], memory.settled(besides=[*params, *kept]))
+            memory.ignore([*params, *result["params"][-1]])
+            result["held"] = max(result["held"], memory.settled())
     return result
 
 
