@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any
 
 import torch
 from torch import Tensor
 
 
 def storages(tensors: Iterable[Tensor]) -> dict[int, int]:
-    """Address -> bytes of every storage under ``tensors``; two views of one storage count once."""
-    found: dict[int, int] = {}
-    for tensor in tensors:
-        storage = tensor.untyped_storage()
-        if storage.nbytes():
-            found[storage.data_ptr()] = storage.nbytes()
-    return found
+    """Identity -> bytes of every storage under ``tensors``; views of one storage count once."""
+    return {storage._cdata: storage.nbytes() for storage in (t.untyped_storage() for t in tensors)}
 
 
 def held_bytes(tensors: Iterable[Tensor]) -> int:
@@ -38,16 +32,28 @@ class ActivationMeter:
 
     Every saved tensor passes through a hook, which adds its storage when the first view of it is saved and
     subtracts it when the last is freed. ``peak_bytes`` is the most that was held at once. Storages of
-    ``excluded`` tensors (parameters, their gathered copies) are not activations and are left out. What a
-    recomputed layer keeps for a moment during its own backward pass does not pass through the hook.
+    ``excluded`` tensors (parameters, the buffers they are gathered into) are not activations and are left
+    out. What a recomputed layer keeps for a moment during its own backward pass does not pass through the
+    hook.
+
+    ``watched()`` gives tensors whose memory comes and goes meanwhile, such as gathered parameters. Their
+    bytes are added up whenever a tensor is saved or used again, so many times a layer;
+    ``peak_watched_bytes`` is the most that was seen.
     """
 
-    def __init__(self, *, excluded: Iterable[Tensor] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        excluded: Iterable[Tensor] = (),
+        watched: Callable[[], Iterable[Tensor]] = tuple,
+    ) -> None:
         self._excluded = set(storages(excluded))
+        self._watched = watched
         self._views: dict[int, int] = {}
         self.held_bytes = 0
         self.peak_bytes = 0
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack)
+        self.peak_watched_bytes = 0
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
 
     def __enter__(self) -> ActivationMeter:
         self._hooks.__enter__()
@@ -58,22 +64,30 @@ class ActivationMeter:
     ) -> None:
         self._hooks.__exit__(kind, error, trace)
 
-    def _pack(self, tensor: Tensor) -> Any:
+    def _pack(self, tensor: Tensor) -> _Saved:
+        self._watch()
         storage = tensor.untyped_storage()
-        address, size = storage.data_ptr(), storage.nbytes()
+        identity, size = storage._cdata, storage.nbytes()
         saved = _Saved(tensor)
-        if size == 0 or address in self._excluded:
+        if identity in self._excluded:
             return saved
-        if self._views.setdefault(address, 0) == 0:
+        if self._views.setdefault(identity, 0) == 0:
             self.held_bytes += size
             self.peak_bytes = max(self.peak_bytes, self.held_bytes)
-        self._views[address] += 1
-        weakref.finalize(saved, self._free, address, size)
+        self._views[identity] += 1
+        weakref.finalize(saved, self._free, identity, size)
         return saved
 
-    def _free(self, address: int, size: int) -> None:
-        self._views[address] -= 1
-        if self._views[address] == 0:
+    def _unpack(self, saved: _Saved) -> Tensor:
+        self._watch()
+        return saved.tensor
+
+    def _watch(self) -> None:
+        self.peak_watched_bytes = max(self.peak_watched_bytes, held_bytes(self._watched()))
+
+    def _free(self, identity: int, size: int) -> None:
+        self._views[identity] -= 1
+        if self._views[identity] == 0:
             self.held_bytes -= size
 
 
@@ -84,7 +98,3 @@ class _Saved:
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
-
-
-def _unpack(saved: _Saved) -> Tensor:
-    return saved.tensor

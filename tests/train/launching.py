@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 FAULTS = Path(__file__).parent / "faults"
@@ -40,47 +41,57 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(FAULTS), **more}
 
 
-def start(*arguments: object, command: list[str] | None = None, **env: str) -> subprocess.Popen[str]:
+class Process(subprocess.Popen):
+    """A process whose descendants can be found, in whatever session they are: all carry its mark."""
+
+    def __init__(self, arguments: list[str], **env: str) -> None:
+        self.mark = uuid.uuid4().hex
+        super().__init__(
+            arguments,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(PDT_TEST_MARK=self.mark, **env),
+            start_new_session=True,
+        )
+
+    def alive(self) -> dict[int, str]:
+        """Living processes of this run, as process id -> rank ("" for those that are no rank)."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                variables = (folder / "environ").read_bytes().split(b"\0")
+                zombie = (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+            except OSError:
+                continue
+            if f"PDT_TEST_MARK={self.mark}".encode() in variables and not zombie:
+                ranks = [item[5:].decode() for item in variables if item.startswith(b"RANK=")]
+                found[int(folder.name)] = ranks[0] if ranks else ""
+        return found
+
+
+def start(*arguments: object, command: list[str] | None = None, **env: str) -> Process:
     """Start ``pdt`` with ``arguments`` in a session of its own, as a terminal would."""
-    return subprocess.Popen(
-        [*(command or PDT), *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(**env),
-        start_new_session=True,
-    )
+    return Process([*(command or PDT), *map(str, arguments)], **env)
 
 
-def finish(process: subprocess.Popen[str], *, timeout_s: float = 90.0) -> tuple[int, str, str]:
-    """Wait for the end; returns exit code, stdout and stderr. Fails if a process of the session is left."""
+def finish(process: Process, *, timeout_s: float = 120.0) -> tuple[int, str, str]:
+    """Wait for the end; returns exit code, stdout and stderr. Fails if anything of the run is left."""
     try:
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        for pid in process.alive():
+            os.kill(pid, signal.SIGKILL)
         out, err = process.communicate()
         raise AssertionError(f"no end after {timeout_s} s\n{out}\n{err}") from None
-    left = session_members(process.pid)
+    left = process.alive()
     assert not left, f"left running: {left}\n{err}"
     return process.returncode, out, err
 
 
-def run(*arguments: object, timeout_s: float = 90.0, **env: str) -> tuple[int, str, str]:
+def run(*arguments: object, timeout_s: float = 120.0, **env: str) -> tuple[int, str, str]:
     """Run ``pdt`` to its end."""
     return finish(start(*arguments, **env), timeout_s=timeout_s)
-
-
-def session_members(session: int) -> list[int]:
-    """Processes of a session that still live, from /proc (zombies do not count)."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, _, of_session = stat.read_text().rpartition(")")[2].split()[:4]
-        except OSError:
-            continue
-        if int(of_session) == session and state != "Z":
-            found.append(int(stat.parent.name))
-    return found
 
 
 def wait_for(condition, *, timeout_s: float = 60.0) -> None:

@@ -134,7 +134,8 @@ class Transformer(nn.Module):
         if self.positions is not None:
             x = x + self.positions(torch.arange(seq, device=tokens.device))
         else:
-            tables = rotary_tables(seq, self.model.head_dim, device=tokens.device)
+            cos, sin = rotary_tables(seq, self.model.head_dim, device=tokens.device)
+            tables = cos.to(x.dtype), sin.to(x.dtype)
         x = self.dropout(x)
         for layer in self.layers:
             x = layer(x, tables)

@@ -25,7 +25,6 @@ def launch(arguments: Sequence[str], *, num_processes: int) -> int:
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_processes)))
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "5")  # seconds until a stuck rank is killed
     logging.disable(logging.ERROR)  # the agent tells the same story in its own words
     config = LaunchConfig(
         min_nodes=1,

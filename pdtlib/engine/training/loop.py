@@ -21,11 +21,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pdtlib.engine.data_parallel import data_parallel
+from pdtlib.engine.data_parallel.replica import Replica
 from pdtlib.engine.dist import init, shutdown
 from pdtlib.engine.loss import IGNORED, TokenMean, token_loss_sum
 from pdtlib.engine.mesh import build_mesh
 from pdtlib.engine.models import Transformer
 from pdtlib.engine.optimizer import ShardedAdamW
+from pdtlib.engine.self_check import check_backend
 from pdtlib.engine.training import checkpoint, run_dir
 from pdtlib.engine.training.checkpoint import Part
 from pdtlib.engine.training.checks import Run, check
@@ -53,6 +55,7 @@ def train(run: Run) -> None:
     device = init(BACKENDS[run.options.device])
     mesh = build_mesh(job.parallel, device_type=device.type)
     dp = mesh.group("dp")
+    check_backend(dp, device=device)
     first = run_dir.step_of(run.resume_from) if run.resume_from else 0
     _on_rank_0(run_dir.begin, out, job=job, resume_step=first if run.resume_from else None)
 
@@ -86,7 +89,7 @@ def train(run: Run) -> None:
     for step in range(first, run.steps):
         try:
             report.begin_step()
-            meter = ActivationMeter(excluded=replica.held()["params"]) if step == first else None
+            meter = activation_meter(replica) if step == first else None
             learning_rate = warm_up(settings, step)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate
@@ -114,8 +117,9 @@ def train(run: Run) -> None:
             loss = mean.report(loss_sum)
             _demand_finite(loss, norm, settings)
             if meter:
-                held = {**replica.held(), **optimizer.held()}
-                report.measure_memory(held, activations=meter.peak_bytes, params_total=params_total)
+                report.measure_memory(
+                    {**replica.held(), **optimizer.held()}, meter, params_total=params_total
+                )
             with report.timeline.span("optimizer", "step"):
                 optimizer.step()
             optimizer.zero_grad()
@@ -133,6 +137,18 @@ def train(run: Run) -> None:
     report.say(f"done: {run.steps} steps, in {out}")
     report.close()
     shutdown()
+
+
+def activation_meter(replica: Replica) -> ActivationMeter:
+    """A meter that leaves parameters out and watches the whole buffers that ZeRO fills for a moment."""
+
+    def passing() -> list[Tensor]:
+        params = [flat.params.tensor for flat in replica.flats if replica.stage >= 3]
+        grads = [flat.grads.tensor for flat in replica.flats if replica.stage >= 2 and flat.grads]
+        return params + grads
+
+    whole = [flat.params.tensor for flat in replica.flats]
+    return ActivationMeter(excluded=[*whole, *replica.held()["params"]], watched=passing)
 
 
 def warm_up(settings: Train, step: int) -> float:

@@ -19,7 +19,7 @@ from pdtlib.engine.mesh import Mesh
 from pdtlib.engine.training.checks import Run
 from pdtlib.engine.training.run_dir import write_json
 from pdtlib.engine.training.terminal import Terminal
-from pdtlib.observe.memory import held_bytes
+from pdtlib.observe.memory import ActivationMeter, held_bytes
 from pdtlib.observe.meters import Peak, peak
 from pdtlib.observe.trace import Span, Timeline, covered_s, write_perfetto
 from pdtlib.plan.flops import model_flops_per_step
@@ -91,12 +91,17 @@ class Report:
         self._start_s = time.perf_counter()
 
     def measure_memory(
-        self, held: dict[str, list[torch.Tensor]], *, activations: int, params_total: int
+        self, held: dict[str, list[torch.Tensor]], meter: ActivationMeter, *, params_total: int
     ) -> None:
-        """Count the bytes under ``held`` (params, grads, optimizer, buffers) now."""
+        """Count the bytes under ``held`` (params, grads, optimizer, buffers), before the optimizer's step.
+
+        To them come, from the passes before, the peaks of what autograd kept (activations) and of the whole
+        parameters and gradients that ZeRO-2 and 3 held for a moment (among the buffers).
+        """
         kinds = ("params", "grads", "optimizer", "buffers")
-        self._memory = {kind: held_bytes(held.get(kind, [])) for kind in kinds}
-        self._memory["activations"] = activations
+        self._memory = {kind: held_bytes(held[kind]) for kind in kinds}
+        self._memory["buffers"] += meter.peak_watched_bytes
+        self._memory["activations"] = meter.peak_bytes
         self._memory["total"] = sum(self._memory.values())
         self._params_total = params_total
 
