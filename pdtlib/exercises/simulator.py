@@ -36,7 +36,8 @@ class _Waiting:
         self._told_as = told_as
 
     def _misused(self, *_: object) -> Any:
-        raise TypeError(f"write `yield {self._told_as}`: without yield the rank does not wait for the values")
+        # No TypeError: list operations would replace its text by their own.
+        raise RuntimeError(f"write `yield {self._told_as}`: without yield the rank does not wait")
 
     __iter__ = __len__ = __getitem__ = __add__ = __radd__ = __mul__ = __rmul__ = _misused
     __sub__ = __rsub__ = __truediv__ = __rtruediv__ = __float__ = __int__ = __bool__ = _misused
@@ -168,21 +169,12 @@ def run(
         ReaderError: a rank raised, yielded something else, or all wait for one another.
     """
     fabric = Fabric(world_size)
-    ranks = []
-    for rank in range(world_size):
-        program = program_of(rank)
-        with _of_rank(rank):
-            ranks.append(_Rank(rank, program(*args_of(rank, fabric)), fabric))
     try:
-        while not all(rank.done for rank in ranks):
-            moved = [rank.advance() for rank in ranks]
-            if fabric.fault:
-                raise ReaderError(fabric.fault)
-            if not any(moved) and not _finish_all_reduce(ranks, fabric):
-                raise ReaderError(_deadlock(ranks))
-    finally:
-        for rank in ranks:
-            rank.stop()
+        results = _run_all(program_of, args_of, fabric)
+    except ReaderError as error:
+        if fabric.fault and fabric.fault not in str(error):
+            raise ReaderError(fabric.fault) from None
+        raise
     if fabric.fault:
         raise ReaderError(fabric.fault)
     for (source, to), messages in fabric.in_flight.items():
@@ -190,7 +182,30 @@ def run(
             raise ReaderError(
                 f"Rank {source} sent {len(messages)} message(s) to rank {to} that rank {to} never received."
             )
-    return Outcome([rank.result for rank in ranks], fabric.sent, fabric.all_reduces)
+    return Outcome(results, fabric.sent, fabric.all_reduces)
+
+
+def _run_all(
+    program_of: Callable[[int], Callable[..., Any]],
+    args_of: Callable[[int, Fabric], tuple[Any, ...]],
+    fabric: Fabric,
+) -> list[Any]:
+    ranks: list[_Rank] = []
+    try:
+        for rank in range(fabric.world_size):
+            program = program_of(rank)
+            with _of_rank(rank):
+                ranks.append(_Rank(rank, program(*args_of(rank, fabric)), fabric))
+        while not all(rank.done for rank in ranks):
+            moved = [rank.advance() for rank in ranks]
+            if fabric.fault:
+                raise ReaderError(fabric.fault)
+            if not any(moved) and not _finish_all_reduce(ranks, fabric):
+                raise ReaderError(_deadlock(ranks))
+        return [rank.result for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.stop()
 
 
 class _Rank:

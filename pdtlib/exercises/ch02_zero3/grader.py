@@ -183,7 +183,7 @@ def _x_gradients(case: Case, results: list[dict[str, Any]], whole: list[Any]) ->
         passed=not wrong,
         message="x has no gradient: the output is not connected to x."
         if none
-        else f"Wrong on rank {wrong}. It is grad @ weight of the rank's own batch, neither reduced nor divided.",
+        else f"Wrong on rank {wrong}. It is grad @ weight of its own batch: neither reduced nor divided.",
     )
 
 

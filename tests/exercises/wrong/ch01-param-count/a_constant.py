@@ -1,0 +1,3 @@
+# says: too
+def param_count(model):
+    return 124439808

@@ -1,0 +1,7 @@
+# says: Masked tokens are counted
+def rank_gradient(micro_batches, comm):
+    valid = [gradient for micro_batch in micro_batches for gradient, label in micro_batch]
+    total = yield comm.all_reduce(len(valid))
+    if total == 0:
+        return 0.0
+    return comm.world_size * sum(valid) / total
