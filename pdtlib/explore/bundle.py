@@ -6,7 +6,7 @@ import zipfile
 from pathlib import Path
 
 PACKAGES = ("plan", "figures", "explore", "exercises")
-SUFFIXES = (".py", ".json", ".toml")
+SUFFIXES = (".py", ".json", ".toml", ".md")
 
 
 def files() -> list[Path]:
@@ -14,7 +14,8 @@ def files() -> list[Path]:
     root = Path(__file__).parents[1]
     found = [root / "__init__.py"]
     for package in PACKAGES:
-        found += [path for path in (root / package).rglob("*") if path.suffix in SUFFIXES]
+        inside = (path for path in (root / package).rglob("*") if path.suffix in SUFFIXES)
+        found += [path for path in inside if "front" not in path.parts]
     return sorted(found)
 
 

@@ -7,7 +7,7 @@ the form. ``parse`` turns a key (or a value) into the value.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,10 @@ class Control:
     help: str = ""
     when: tuple[str, tuple[str, ...]] | None = None
     job_field: str = ""
+
+    def applies(self, state: Mapping[str, str]) -> bool:
+        """Whether the control is shown in a state (keys by control name)."""
+        return self.when is None or state[self.when[0]] in self.when[1]
 
     def key(self, value: Any) -> str:
         """The text that stands for a value."""

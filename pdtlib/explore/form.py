@@ -25,14 +25,14 @@ def control_html(control: Control, state: Mapping[str, str], key: str, *, limit:
     if control.when:
         other, keys = control.when
         when = f' data-when="{other}" data-when-keys="{escape(json.dumps(keys))}"'
-        hidden = "" if state[other] in keys else " hidden"
+        hidden = "" if control.applies(state) else " hidden"
     parts = [f'<div class="pdt-control" data-for="{control.name}"{when}{hidden}>']
     described = f'aria-describedby="{id}-error{f" {id}-help" if control.help else ""}"'
     if isinstance(control, Toggle):
         parts.append(_toggle(control, current, id, described))
     elif isinstance(control, Slider):
         parts.append(_slider(control, current, id, described, limit))
-    elif isinstance(control, Choice) and _fits_in_segments(control):
+    elif isinstance(control, Choice) and fits_in_segments(control):
         parts.append(_segments(control, current, id, described))
     elif isinstance(control, Choice):
         parts.append(_select(control, current, id, described))
@@ -47,7 +47,8 @@ def control_html(control: Control, state: Mapping[str, str], key: str, *, limit:
     return "\n".join(parts)
 
 
-def _fits_in_segments(control: Choice) -> bool:
+def fits_in_segments(control: Choice) -> bool:
+    """Whether a choice shows all its options side by side."""
     texts = [text for _, text in control.options]
     return len(texts) <= SEGMENTS and sum(map(len, texts)) <= SEGMENT_CHARACTERS
 

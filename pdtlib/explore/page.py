@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from html import escape
 from typing import Any
 
@@ -30,6 +31,7 @@ WORDS_IN_PAGE = (
     "pinned",
     "carried",
     "not_carried",
+    "adopted",
 )
 
 
@@ -82,6 +84,8 @@ def moves(explorer: Explorer, base: Mapping[str, str]) -> Iterator[tuple[str, di
     """Every move of the build-time table: its name and the keys it changes."""
     yield "", {}
     for control in explorer.controls:
+        if not control.applies(base):
+            continue
         for key in _other_keys(control, base):
             yield f"{control.name}={key}", {control.name: key}
     for first, second in explorer.pairs:
@@ -107,8 +111,14 @@ def _answer(explorer: Explorer, state: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _table_file(explorer: Explorer, base: Mapping[str, str], key: str) -> tuple[str, bytes]:
-    content = json.dumps(table(explorer, base), ensure_ascii=False, separators=(",", ":")).encode()
+    content = _table_bytes(explorer.id, tuple(base.items()))
     return f"{key}-{hashlib.sha256(content).hexdigest()[:12]}.json", content
+
+
+@lru_cache(maxsize=4)  # a page asks twice: for its fragment and for the file
+def _table_bytes(id: str, base: tuple[tuple[str, str], ...]) -> bytes:
+    answers = table(catalog.get(id), dict(base))
+    return json.dumps(answers, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _words() -> str:
@@ -139,9 +149,9 @@ def _view_html(view: View) -> str:
             f'<div class="pdt-figure" data-figure role="img" aria-label="{escape(view.summary)}" '
             f'style="min-height:{height}px">{_json_script(data["figure"])}</div>',
             f'<p class="pdt-offline">{escape(say("page.offline"))}</p>',
-            f'<ul class="pdt-legend" data-legend>{"".join(map(_swatch_html, data["legend"]))}</ul>',
-            f'<dl class="pdt-readouts" data-readouts>{"".join(map(_readout_html, data["readouts"]))}</dl>',
-            f'<div class="pdt-notes" data-notes>{"".join(f"<p>{escape(n)}</p>" for n in view.notes)}</div>',
+            legend_html(data),
+            readouts_html(data),
+            notes_html(data),
             '<div class="pdt-compare" data-compare hidden></div>',
             f'<details class="pdt-alternative"><summary>{escape(say("page.table"))}</summary>'
             f'<div class="pdt-scroll" data-alternative tabindex="0">{table_html(data["table"])}</div>'
@@ -154,6 +164,21 @@ def _view_html(view: View) -> str:
 def _json_script(data: Any, attributes: str = "") -> str:
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
     return f'<script type="application/json"{attributes}>{text}</script>'
+
+
+def legend_html(view: Mapping[str, Any]) -> str:
+    """The legend of a view (as :meth:`View.to_dict` gives it)."""
+    return f'<ul class="pdt-legend" data-legend>{"".join(map(_swatch_html, view["legend"]))}</ul>'
+
+
+def readouts_html(view: Mapping[str, Any]) -> str:
+    """The numbers of a view."""
+    return f'<dl class="pdt-readouts" data-readouts>{"".join(map(_readout_html, view["readouts"]))}</dl>'
+
+
+def notes_html(view: Mapping[str, Any]) -> str:
+    """The further sentences of a view."""
+    return f'<div class="pdt-notes" data-notes>{"".join(f"<p>{escape(n)}</p>" for n in view["notes"])}</div>'
 
 
 def _swatch_html(swatch: Mapping[str, Any]) -> str:

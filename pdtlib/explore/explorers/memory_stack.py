@@ -25,7 +25,7 @@ SHAPE = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
 SEQUENCES = tuple(512 * 2**i for i in range(9))
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 TP = (1, 2, 4, 8, 16)
-DP = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+DP = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 SCORES = ("softmax output", "softmax dropout mask", "softmax dropout output", "log-sum-exp")
 ATTENTION = ("attn_norm input", "q, k, v input", "q", "k", "v", "o input", "attention dropout mask")
 
@@ -248,12 +248,12 @@ def _adopt(job: Job) -> dict[str, Any]:
 def _shape_controls(group: str) -> tuple[Control, ...]:
     own = ("model", (sizes.OWN,))
     shape = {
-        "layers": (32, 1, 1000),
-        "hidden": (4096, 64, 2**20),
-        "heads": (32, 1, 1024),
-        "kv_heads": (8, 1, 1024),
-        "ffn": (14336, 64, 2**22),
-        "vocab": (128256, 2, 2**24),
+        "layers": (32, 1, 1000, ("24", "48", "80")),
+        "hidden": (4096, 64, 2**20, ("2048", "8192", "16384")),
+        "heads": (32, 1, 1024, ("16", "64", "128")),
+        "kv_heads": (8, 1, 1024, ("4", "16")),
+        "ffn": (14336, 64, 2**22, ("8192", "28672", "53248")),
+        "vocab": (128256, 2, 2**24, ("32000", "50304")),
     }
     return tuple(
         Number(
@@ -264,9 +264,10 @@ def _shape_controls(group: str) -> tuple[Control, ...]:
             maximum=high,
             group=group,
             when=own,
+            suggestions=suggestions,
             job_field=f"model.{name}",
         )
-        for name, (default, low, high) in shape.items()
+        for name, (default, low, high, suggestions) in shape.items()
     )
 
 

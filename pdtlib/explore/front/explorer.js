@@ -59,7 +59,7 @@ class Explorer {
   #moved() {
     python.preload();
     stateToAddress(this.key, this.controls.state(), this.base);
-    this.#show();
+    return this.#show();
   }
 
   /** Show the view of the controls' state: from the table if it is there, else from Python. */
@@ -151,7 +151,8 @@ class Explorer {
     this.#say(this.words.starting);
     try {
       this.controls.assign({ ...this.base, ...(await this.source.adopt(carried().job)) });
-      this.#moved();
+      await this.#moved();
+      this.#say(this.words.adopted);
     } catch (error) {
       this.#fail(error);
     }
