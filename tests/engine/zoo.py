@@ -111,8 +111,13 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 
 def build(name: str, *, seed: int = 0) -> nn.Module:
+    """The model; another ``seed`` changes everything in it, parameters, frozen parameters and buffers."""
     torch.manual_seed(seed)
-    return MODELS[name]().double()
+    model = MODELS[name]().double()
+    with torch.no_grad():
+        for tensor in (*model.buffers(), *(p for p in model.parameters() if not p.requires_grad)):
+            tensor += 0.1 * seed
+    return model
 
 
 def batch(step: int) -> tuple[Tensor, Tensor]:

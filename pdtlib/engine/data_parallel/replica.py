@@ -52,6 +52,11 @@ class Replica(nn.Module):
 
     def __init__(self, module: nn.Module, group: Group, *, dtype: torch.dtype | None) -> None:
         super().__init__()
+        if getattr(module, "in_replica", False):
+            raise ValueError(
+                f"module: this {type(module).__name__} is in a replica already; build another one"
+            )
+        module.in_replica = True
         self.module = module
         self.group = group
         self.dtype = dtype
