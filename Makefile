@@ -37,7 +37,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[engine,book,test]'
 	@touch $@
 
-$(FRONT)/node_modules/.installed: $(FRONT)/package.json $(FRONT)/package-lock.json $(VENV)/.installed
+$(FRONT)/node_modules/.installed: $(FRONT)/package.json $(FRONT)/package-lock.json | $(VENV)/.installed
 	PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --prefix $(FRONT) --no-audit --no-fund --loglevel=error
 	@touch $@
 

@@ -42,12 +42,12 @@ def test_the_starter_fails_and_the_solution_passes(visit, case):
     section.scroll_into_view_if_needed()
     section.locator(".cm-content").wait_for()
     assert visit.python_requests() == []
-    assert grade(page, section) == "failed"
+    assert grade(page, section) == "fail"
     assert section.locator("[data-report]").inner_text().strip()
     assert section.locator("[data-solved]").is_hidden()
 
     write(page, section, exercise.solution)
-    assert grade(page, section) == "passed"
+    assert grade(page, section) == "pass"
     assert section.locator("[data-solved]").is_visible()
     assert visit.blocked == []
     assert visit.errors == []
@@ -73,7 +73,7 @@ def test_a_loop_that_never_ends_is_stopped_by_the_reader(visit, case):
         arg=exercise.id,
     )
     write(page, section, exercise.solution)
-    assert grade(page, section) == "passed"
+    assert grade(page, section) == "pass"
 
 
 @pytest.mark.parametrize("case", EXERCISES[:1], ids=case_id)
@@ -94,7 +94,7 @@ def test_an_exercise_is_solved_by_keyboard_alone(visit, case):
             break
     page.keyboard.press("Enter")
     page.wait_for_function(
-        "(id) => document.querySelector(`[data-exercise='${id}'] [data-report]`).dataset.result === 'passed'",
+        "(id) => document.querySelector(`[data-exercise='${id}'] [data-report]`).dataset.result === 'pass'",
         arg=exercise.id,
         timeout=120_000,
     )
