@@ -53,7 +53,8 @@ def html(id: str, state: Mapping[str, Any] | None = None, key: str | None = None
             f'<div class="pdt-head"><p class="pdt-title" id="{key}-title">{escape(explorer.title)}</p>'
             f'<p class="pdt-lead">{escape(explorer.lead)}</p></div>',
             '<div class="pdt-body">',
-            f'<form class="pdt-controls" autocomplete="off" aria-label="{escape(say("page.controls"))}">',
+            f'<form class="pdt-controls" autocomplete="off" '
+            f'aria-label="{escape(say("page.controls", title=explorer.title))}">',
             *_fieldsets(explorer, base, view.limits or {}, key),
             "</form>",
             '<div class="pdt-main">',

@@ -75,11 +75,11 @@ def _view(values: Values) -> View:
             ),
         ),
         legend=(
-            Swatch(name="partial", label=say("ring.partial"), color="c1"),
-            Swatch(name="complete", label=say("ring.complete"), color="c3"),
+            Swatch(name="partial", label=say("ring.partial"), color="c1", pattern="tint"),
+            Swatch(name="complete", label=say("ring.complete"), color="c3", pattern="even"),
             Swatch(name="arrow", label=say("ring.arrow"), color="c2", pattern="line"),
         ),
-        table=_table(ranks, step, held),
+        table=_table(ranks, step, held, sent_so_far=words["sent"]),
         notes=(say("ring.note", total=sum(map(drawing.start_value, range(ranks)))),),
         limits={"step": steps + 1},
     )
@@ -97,7 +97,7 @@ def _summary(ranks: int, step: int, steps: int, finished: int, words: dict[str, 
     return say("ring.summary_done", **words)
 
 
-def _table(ranks: int, step: int, held: list[list[frozenset[int]]]) -> Table:
+def _table(ranks: int, step: int, held: list[list[frozenset[int]]], *, sent_so_far: str) -> Table:
     sent = transfers(ranks, step - 1) if step else ()
     rows = []
     for rank in range(ranks):
@@ -107,11 +107,11 @@ def _table(ranks: int, step: int, held: list[list[frozenset[int]]]) -> Table:
             else say("ring.sends_nothing")
         )
         values = (str(sum(map(drawing.start_value, chunk))) for chunk in held[rank])
-        rows.append((str(rank), *values, just_sent))
+        rows.append((str(rank), *values, just_sent, sent_so_far))
     chunks = (say("ring.column_chunk", chunk=chunk) for chunk in range(ranks))
     return Table(
         caption=say("ring.table", step=step),
-        columns=(say("ring.column_rank"), *chunks, say("ring.column_sends")),
+        columns=(say("ring.column_rank"), *chunks, say("ring.column_sends"), say("ring.column_sent")),
         rows=tuple(rows),
     )
 
