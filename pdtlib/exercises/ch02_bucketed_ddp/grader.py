@@ -209,6 +209,8 @@ def _wrong_gradient(
     step: int,
 ) -> str:
     where = f"Rank {rank}, trainable parameter {index}: "
+    if step and not step_result["sent"]:
+        return "Nothing was sent in this step. Are the counters set back for the next backward in finish()?"
     local = step_result["local"][index]
     if got is None:
         return f"{where}no gradient. It was unused on this rank, but other ranks have a gradient for it."
@@ -217,8 +219,7 @@ def _wrong_gradient(
     if torch.allclose(got, want * world_size, rtol=0, atol=ATOL):
         return f"{where}this is the sum over the ranks. Data parallelism takes the mean: divide by N."
     if local is not None and torch.allclose(got, local, rtol=0, atol=ATOL):
-        again = " Are the counters set back for the second step?" if step else ""
-        return f"{where}this is the rank's own gradient: it was not reduced, or not written back.{again}"
+        return f"{where}this is the rank's own gradient: it was not reduced, or not written back."
     if torch.allclose(got, want / world_size, rtol=0, atol=ATOL):
         return f"{where}divided by N twice."
     return f"{where}wrong values. Does each piece of the flat bucket go back to its own parameter?"

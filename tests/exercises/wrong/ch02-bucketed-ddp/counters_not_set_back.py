@@ -1,4 +1,4 @@
-# says: set back for the second step
+# says: set back for the next backward
 import torch
 import torch.distributed as dist
 

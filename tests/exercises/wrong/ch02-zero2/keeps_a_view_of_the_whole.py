@@ -24,7 +24,7 @@ class Zero2Adam:
         padded = self._padded(index, grad)
         n = self.grads[index].numel()
         piece = padded[self.rank * n : (self.rank + 1) * n]
-        dist.reduce_scatter_tensor(piece.clone(), padded) if False else dist.all_reduce(padded)
+        dist.all_reduce(padded)
         piece /= self.world_size
         piece += self.grads[index]
         self.grads[index] = piece
