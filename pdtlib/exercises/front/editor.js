@@ -24,6 +24,25 @@ const look = EditorView.theme({
 });
 
 /**
+ * Put the editor in place of `parent`'s content once its lines are measured. CodeMirror measures only what is in
+ * the window; elsewhere its line numbers stand too close until the reader scrolls there, and in print.
+ */
+function mount(view, parent) {
+  const stage = document.createElement("div");
+  stage.className = "pdt-exercise-stage";
+  stage.style.width = `${parent.clientWidth}px`;
+  stage.append(view.dom);
+  parent.after(stage);
+  view.requestMeasure({
+    read: () => null,
+    write: () => {
+      parent.replaceChildren(view.dom);
+      stage.remove();
+    },
+  });
+}
+
+/**
  * @param {HTMLElement} parent emptied and filled
  * @param {{source: string, label: string, help: string, onChange: (source: string) => void,
  *   onFocus: () => void, onRun: () => void}} options `label` and `help` are ids of elements
@@ -58,7 +77,7 @@ export function editor(parent, { source, label, help, onChange, onFocus, onRun }
       ],
     }),
   });
-  parent.replaceChildren(view.dom);
+  mount(view, parent);
   return {
     get source() {
       return view.state.doc.toString();
