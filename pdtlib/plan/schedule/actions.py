@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from pdtlib.plan.schedule.errors import BadArgument, at_least
+
 COMPUTE = ("F", "B", "W")
 MESSAGES = ("SF", "RF", "SB", "RB")  # send and receive an activation (F) or its gradient (B)
 LAYOUTS = ("loop", "vee", "two-way")
@@ -45,10 +47,8 @@ class Act(NamedTuple):
         """
         match = _ACT.fullmatch(text.strip())
         if match is None:
-            valid = ", ".join((*COMPUTE, *MESSAGES))
-            raise ValueError(
-                f"action={text!r}: expected {valid} and a micro-batch, with @chunk if not chunk 0"
-            )
+            message = "an operation, a micro-batch and, if it isn't 0, @ and a chunk, as in W3@1"
+            raise BadArgument("action", text, message, (*COMPUTE, *MESSAGES))
         op, micro_batch, chunk = match.groups()
         return cls(op, int(micro_batch), int(chunk or 0))
 
@@ -75,14 +75,11 @@ class Layout:
 
     def __post_init__(self) -> None:
         if self.kind not in LAYOUTS:
-            raise ValueError(f"layout={self.kind!r}; valid: {', '.join(LAYOUTS)}")
-        for name, value in (("stages", self.stages), ("chunks", self.chunks)):
-            if value < 1:
-                raise ValueError(f"{name}={value}; valid: 1 or more")
+            raise BadArgument("layout", self.kind, valid=LAYOUTS)
+        at_least("stages", self.stages, 1)
+        at_least("chunks", self.chunks, 1)
         if self.kind == "two-way" and self.chunks != 2:
-            raise ValueError(
-                f"chunks={self.chunks}: a two-way pipeline has two copies of each stage; valid: 2"
-            )
+            raise BadArgument("chunks", self.chunks, "a two-way pipeline has two copies of each stage", (2,))
 
     @property
     def length(self) -> int:
@@ -142,12 +139,9 @@ class Schedule:
     overlapped: frozenset[tuple[int, int]] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
-        if self.microbatches < 1:
-            raise ValueError(f"microbatches={self.microbatches}; valid: 1 or more")
+        at_least("microbatches", self.microbatches, 1)
         if len(self.programs) != self.layout.stages:
-            raise ValueError(
-                f"programs: {len(self.programs)} for {self.layout.stages} stages; valid: one per stage"
-            )
+            raise BadArgument("programs", len(self.programs), "one per stage", (self.layout.stages,))
 
     @property
     def stages(self) -> int:

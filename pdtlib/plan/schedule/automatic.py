@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from pdtlib.plan.schedule.actions import Act, Layout, Schedule
+from pdtlib.plan.schedule.errors import BadArgument, at_least
 from pdtlib.plan.schedule.replay import Costs
 from pdtlib.plan.schedule.simulate import simulate
 
@@ -41,10 +42,9 @@ def zb_auto(
     """
     costs = costs or Costs()
     cap = 2.0 * stages if memory_cap is None else memory_cap
-    if cap < 1:
-        raise ValueError(f"memory_cap={cap}: a stage holds at least one micro-batch; valid: 1 or more")
+    at_least("memory_cap", cap, 1)
     if not 0 <= kept_for_weight <= 1:
-        raise ValueError(f"kept_for_weight={kept_for_weight}; valid: 0 to 1")
+        raise BadArgument("kept_for_weight", kept_for_weight, valid=("0 to 1",))
     layout = Layout(stages=stages)
     empty = Schedule(name="zb-auto", layout=layout, microbatches=microbatches, programs=((),) * stages)
     times = [chunks[0] for chunks in costs.by_place(empty)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pdtlib.plan.schedule.actions import Layout, Schedule
 from pdtlib.plan.schedule.automatic import zb_auto
 from pdtlib.plan.schedule.dualpipe import dualpipe
+from pdtlib.plan.schedule.errors import BadArgument, at_least
 from pdtlib.plan.schedule.interleaved import interleaved
 from pdtlib.plan.schedule.one_chunk import article, gpipe, naive, one_f_one_b
 from pdtlib.plan.schedule.replay import Costs
@@ -56,15 +57,14 @@ def build(
     the schedule doesn't have, or an odd number of stages for "dualpipe".
     """
     if name not in FAMILIES:
-        raise ValueError(f"schedule={name!r}; valid: {', '.join(NAMES)}")
+        raise BadArgument("schedule", name, valid=NAMES)
     family = FAMILIES[name]
     if chunks is None:
         chunks = family.chunks or 2
     if family.chunks is not None and chunks != family.chunks:
-        raise ValueError(f"chunks={chunks}: {name} has {family.chunks} a stage; valid: {family.chunks}")
+        raise BadArgument("chunks", chunks, f"{name} has {family.chunks} a stage", (family.chunks,))
     layout = Layout(kind=family.layout, stages=stages, chunks=chunks)
-    if microbatches < 1:
-        raise ValueError(f"microbatches={microbatches}; valid: 1 or more")
+    at_least("microbatches", microbatches, 1)
     if name == "zb-auto":
         return zb_auto(stages, microbatches, costs=costs)
     overlapped: frozenset[tuple[int, int]] = frozenset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pdtlib.plan.schedule.actions import Act, Program
+from pdtlib.plan.schedule.errors import BadArgument
 
 
 def dualpipe(stages: int, microbatches: int) -> tuple[list[Program], frozenset[tuple[int, int]]]:
@@ -19,8 +20,8 @@ def dualpipe(stages: int, microbatches: int) -> tuple[list[Program], frozenset[t
     Raises ValueError if the number of stages is odd.
     """
     if stages % 2:
-        raise ValueError(
-            f"stages={stages}: dualpipe pairs rank r with rank stages - 1 - r; valid: an even number"
+        raise BadArgument(
+            "stages", stages, "dualpipe pairs rank r with rank stages - 1 - r", ("an even number",)
         )
     each_way = max(-(-microbatches // 2), stages)
     numbers = ((microbatches + 1) // 2, microbatches // 2)  # micro-batches that really come, by direction

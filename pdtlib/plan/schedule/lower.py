@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from pdtlib.plan.schedule.actions import Act, Layout, Place, Program, Schedule
 from pdtlib.plan.schedule.check import check
+from pdtlib.plan.schedule.errors import BadArgument
 from pdtlib.plan.schedule.replay import Costs, feeds, replay
 
 
@@ -38,7 +39,7 @@ def peer(layout: Layout, rank: int, act: Act) -> int:
     onwards = act.op in ("SF", "RB")
     place: Place | None = layout.after(rank, act.chunk) if onwards else layout.before(rank, act.chunk)
     if place is None or place[0] == rank:
-        raise ValueError(f"action={act}: nothing lies {'behind' if onwards else 'before'} it on another rank")
+        raise BadArgument("action", str(act), "no other rank has its other end")
     return place[0]
 
 
@@ -56,7 +57,7 @@ def lower(schedule: Schedule, costs: Costs | None = None) -> Lowered:
         for index, act in enumerate(program):
             start, end = timed.start[rank][index], timed.end[rank][index]
             if end <= start:
-                raise ValueError(f"costs: {act} of stage {rank} takes no time; valid: above 0")
+                raise BadArgument("costs", end - start, f"the time of stage {rank}'s {act}", ("above 0",))
             events.append((start, 1, rank, index))
             if feeds(schedule, rank, act) is not None:
                 events.append((end, 0, rank, index))

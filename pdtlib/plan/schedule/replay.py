@@ -5,10 +5,12 @@ The one place that knows what an action waits for; the simulator, the check and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pdtlib.plan.schedule.actions import COMPUTE, Act, Place, Schedule
+from pdtlib.plan.schedule.errors import BadArgument
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +43,10 @@ class Costs:
             _spread(getattr(self, name), schedule, name)
             for name in ("forward", "backward_input", "backward_weight")
         ]
+        if not any(map(sum, columns)):
+            raise BadArgument("forward", 0.0, "some action must take time", ("above 0",))
         for name in ("transfer", "pair"):
-            if (getattr(self, name) or 0) < 0:
-                raise ValueError(f"{name}={getattr(self, name)}; valid: 0 or more")
+            _real(name, getattr(self, name) or 0.0)
         return [
             [(columns[0][at], columns[1][at], columns[2][at]) for at in positions]
             for positions in (
@@ -67,13 +70,16 @@ def _spread(value: float | Sequence[float], schedule: Schedule, name: str) -> li
             for chunk in range(layout.chunks):
                 times[layout.position(rank, chunk)] = value[rank] / pieces
     else:
-        valid = f"one number, {layout.stages} (one per stage)"
-        if layout.length != layout.stages:
-            valid += f" or {layout.length} (one per position)"
-        raise ValueError(f"{name}: {len(value)} times were given; valid: {valid}")
-    if min(times) < 0:
-        raise ValueError(f"{name}={min(times)}; valid: 0 or more")
+        valid = {1, layout.stages, layout.length}
+        raise BadArgument(name, list(value), f"{len(value)} times", (f"{sorted(valid)} times",))
+    for time in times:
+        _real(name, time)
     return times
+
+
+def _real(name: str, time: float) -> None:
+    if not 0 <= time < math.inf:
+        raise BadArgument(name, time, valid=("0 or more, finite",))
 
 
 @dataclass(frozen=True, kw_only=True)

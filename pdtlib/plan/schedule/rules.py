@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from pdtlib.plan.schedule.catalog import FAMILIES, NAMES
+from pdtlib.plan.schedule.errors import BadArgument
 from pdtlib.plan.spec import Problem
 
 TARGETS = ("pdtlib", "megatron", "torch", "deepspeed")
@@ -33,9 +34,9 @@ def schedule_problems(
     Raises ValueError for an unknown name or target.
     """
     if name not in FAMILIES:
-        raise ValueError(f"schedule={name!r}; valid: {', '.join(NAMES)}")
+        raise BadArgument("schedule", name, valid=NAMES)
     if target not in TARGETS:
-        raise ValueError(f"target={target!r}; valid: {', '.join(TARGETS)}")
+        raise BadArgument("target", target, valid=TARGETS)
     chunks = FAMILIES[name].chunks or chunks or 2
     return list(_RULES[target](name, stages, microbatches, chunks))
 

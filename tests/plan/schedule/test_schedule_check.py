@@ -177,7 +177,7 @@ def test_both_ends_list_their_messages_in_one_order(name):
         ({"name": "1f2b"}, "schedule='1f2b'; valid: naive, gpipe"),
         ({"name": "1f1b", "chunks": 2}, "chunks=2: 1f1b has 1 a stage; valid: 1"),
         ({"name": "zb-v", "chunks": 3}, "chunks=3: zb-v has 2 a stage"),
-        ({"name": "dualpipe", "stages": 3}, "stages=3: dualpipe pairs"),
+        ({"name": "dualpipe", "stages": 3}, "stages=3: dualpipe pairs its ranks"),
         ({"name": "1f1b", "stages": 0}, "stages=0; valid: 1 or more"),
         ({"name": "1f1b", "microbatches": 0}, "microbatches=0; valid: 1 or more"),
         ({"name": "interleaved", "chunks": 0}, "chunks=0; valid: 1 or more"),
@@ -189,5 +189,5 @@ def test_wrong_arguments(arguments, words):
 
 
 def test_a_table_needs_a_program_per_stage():
-    with pytest.raises(ValueError, match="programs: 1 for 2 stages"):
+    with pytest.raises(ValueError, match="programs=1: one per stage; valid: 2"):
         Schedule(name="x", layout=Layout(stages=2), microbatches=1, programs=((Act("F", 0), Act("B", 0)),))

@@ -48,7 +48,7 @@ def test_the_form_of_an_action():
         ("x stages=1 microbatches=1 chunks=1 layout=ring\nF0 B0", "layout='ring'; valid: loop, vee, two-way"),
         ("x stages=1 microbatches=1 chunks=1 layout=loop\nF0 C0", "stage 0, cell 1: action='C0'"),
         ("x stages=1 microbatches=1 chunks=1 layout=loop\nF0 F-1", "stage 0, cell 1: action='F-1'"),
-        ("x stages=2 microbatches=1 chunks=1 layout=loop\nF0 B0", "programs: 1 for 2 stages"),
+        ("x stages=2 microbatches=1 chunks=1 layout=loop\nF0 B0", "programs=1: one per stage; valid: 2"),
     ],
 )
 def test_what_cannot_be_read_is_named(text, words):

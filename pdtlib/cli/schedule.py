@@ -1,0 +1,146 @@
+"""``pdt schedule``: build or read a pipeline schedule, prove it legal, simulate it."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pdtlib.plan.schedule import (
+    FAMILIES,
+    NAMES,
+    Costs,
+    Schedule,
+    ScheduleError,
+    Timeline,
+    build,
+    check,
+    from_csv,
+    from_text,
+    lower,
+    picture,
+    simulate,
+    to_csv,
+    to_text,
+    zb_auto,
+)
+from pdtlib.plan.units import percent_text
+
+FORMATS = ("table", "text", "csv", "json")
+
+
+def schedule(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(NAMES)}.")] = "",
+    stages: Annotated[int, typer.Option(help="Stages of the pipeline.")] = 4,
+    microbatches: Annotated[int, typer.Option(help="Micro-batches of a step.")] = 8,
+    chunks: Annotated[int | None, typer.Option(help="Chunks of the model a stage (interleaved).")] = None,
+    tf: Annotated[float, typer.Option(help="Time of a stage's forward of one micro-batch.")] = 1.0,
+    tb: Annotated[float, typer.Option(help="Time of its input-gradient backward.")] = 1.0,
+    tw: Annotated[
+        float | None,
+        typer.Option(
+            help="Time of its weight-gradient backward. If not given: 0 where the schedule doesn't split the "
+            "backward (--tb is then the whole of it), else the same as --tb."
+        ),
+    ] = None,
+    tcomm: Annotated[
+        float, typer.Option(help="Time from a stage's result to its arrival at the next.")
+    ] = 0.0,
+    tpair: Annotated[
+        float | None, typer.Option(help="Time of a forward and backward that overlap (dualpipe).")
+    ] = None,
+    memory_cap: Annotated[
+        float | None, typer.Option(help="Refuse to hold more activations on a stage; zb-auto fills it.")
+    ] = None,
+    kept: Annotated[float, typer.Option(help="Share of the activations that a weight gradient needs.")] = 1.0,
+    file: Annotated[str, typer.Option(help="Read the table from this file (text, or .csv) instead.")] = "",
+    format: Annotated[str, typer.Option(help=f"One of {', '.join(FORMATS)}.")] = "table",
+    messages: Annotated[bool, typer.Option(help="Add sends and receives to the actions.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Simulate schedule NAME. Exit code 2 if it can't be built or isn't legal."""
+    form = "json" if json_ else format
+    try:
+        if form not in FORMATS:
+            raise ValueError(f"format={form!r}; valid: {', '.join(FORMATS)}")
+        if bool(name) == bool(file):
+            raise ValueError(f"name: give a name or --file, one of the two; valid: {', '.join(NAMES)}")
+        table = _read(file) if file else None
+        splits = (
+            table.splits_backward if table else FAMILIES[name].splits_backward if name in FAMILIES else False
+        )
+        weight = tw if tw is not None else (tb if splits else 0.0)
+        costs = Costs(forward=tf, backward_input=tb, backward_weight=weight, transfer=tcomm, pair=tpair)
+        if table is None and name == "zb-auto":
+            table = zb_auto(stages, microbatches, costs=costs, memory_cap=memory_cap, kept_for_weight=kept)
+        elif table is None:
+            table = build(name, stages=stages, microbatches=microbatches, chunks=chunks)
+        check(table, memory_cap=memory_cap, kept_for_weight=kept)
+        timeline = simulate(table, costs)
+    except (ValueError, OSError) as error:
+        _refuse(error, as_json=form == "json")
+        return
+    if form == "json":
+        typer.echo(json.dumps(result(timeline, messages=messages), ensure_ascii=False))
+    elif form == "table":
+        _show(timeline)
+    else:
+        typer.echo((to_text if form == "text" else to_csv)(table), nl=False)
+
+
+def result(timeline: Timeline, *, messages: bool = False) -> dict[str, Any]:
+    """The JSON of ``pdt schedule``; times in the unit of the costs."""
+    table, costs = timeline.schedule, timeline.costs
+    programs = lower(table).programs if messages else table.programs
+    return {
+        "problems": [],
+        "name": table.name,
+        "stages": table.stages,
+        "microbatches": table.microbatches,
+        "chunks": table.chunks,
+        "layout": table.layout.kind,
+        "costs": {
+            "tf": costs.forward,
+            "tb": costs.backward_input,
+            "tw": costs.backward_weight,
+            "tcomm": costs.transfer,
+            "tpair": costs.pair,
+        },
+        "actions": [[str(act) for act in program] for program in programs],
+        "overlapped": sorted(map(list, table.overlapped)) if not messages else [],
+        "makespan": timeline.makespan,
+        "bubble_fraction": timeline.bubble_fraction,
+        "bubble_rate": timeline.bubble_rate,
+        "peak_in_flight": timeline.peak_in_flight,
+    }
+
+
+def _read(path: str) -> Schedule:
+    text = Path(path).read_text(encoding="utf-8")
+    return from_csv(text) if path.lower().endswith(".csv") else from_text(text)
+
+
+def _refuse(error: ValueError | OSError, *, as_json: bool) -> None:
+    field = getattr(error, "field", "")
+    problem = {"field": field, "message": str(error), "valid": list(getattr(error, "valid", ()))}
+    if isinstance(error, ScheduleError):
+        problem["cell"] = {"stage": error.fault.rank, "index": error.fault.index, "rule": error.fault.rule}
+    typer.echo(f"pdt schedule: {error}", err=True)
+    if as_json:
+        typer.echo(json.dumps({"problems": [problem]}, ensure_ascii=False))
+    raise typer.Exit(2)
+
+
+def _show(timeline: Timeline) -> None:
+    import shutil
+
+    table = timeline.schedule
+    typer.echo(picture(timeline, columns=shutil.get_terminal_size((120, 24)).columns))
+    typer.echo("")
+    chunks = f", {table.chunks} chunks each" if table.chunks > 1 else ""
+    typer.echo(f"{table.name}: {table.stages} stages{chunks}, {table.microbatches} micro-batches")
+    typer.echo(f"makespan         {timeline.makespan:g}")
+    typer.echo(f"bubble fraction  {percent_text(timeline.bubble_fraction)} of stages x makespan is idle")
+    typer.echo(f"bubble rate      {percent_text(timeline.bubble_rate)} of the longest-occupied stage's time")
+    peaks = ", ".join(f"{peak:g}" for peak in timeline.peak_in_flight)
+    typer.echo(f"peak in flight   {peaks} micro-batches by stage")
