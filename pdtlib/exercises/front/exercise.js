@@ -32,7 +32,8 @@ function setUpEditor(section, id, kept) {
   const find = (name) => section.querySelector(`[data-${name}]`);
   const starter = JSON.parse(find("starter").textContent).source;
   const [run, stop, reset, status, report] = ["run", "stop", "reset", "status", "report"].map(find);
-  let running = false;
+  /** @type {AbortController|null} */
+  let running = null;
 
   const code = editor(find("editor"), {
     source: kept.source ?? starter,
@@ -44,8 +45,9 @@ function setUpEditor(section, id, kept) {
   });
   for (const part of section.querySelectorAll("[data-needs-script]")) part.hidden = false;
 
-  function setRunning(now) {
-    running = now;
+  function setRunning(controller) {
+    running = controller;
+    const now = controller !== null;
     run.setAttribute("aria-disabled", String(now));
     stop.hidden = !now;
     section.setAttribute("aria-busy", String(now));
@@ -53,7 +55,7 @@ function setUpEditor(section, id, kept) {
 
   async function grade() {
     if (running) return;
-    setRunning(true);
+    setRunning(new AbortController());
     delete report.dataset.result;
     report.replaceChildren();
     const unlisten = python.onStatus((state) => {
@@ -63,12 +65,12 @@ function setUpEditor(section, id, kept) {
     let result;
     try {
       const args = { id, source: code.source };
-      result = await python.call("pdtlib.exercises.bridge", "grade", args, { limitMs });
+      result = await python.call("pdtlib.exercises.bridge", "grade", args, { limitMs, signal: running.signal });
     } catch (error) {
       result = notGraded(error);
     } finally {
       unlisten();
-      setRunning(false);
+      setRunning(null);
     }
     if (result.stopped) {
       status.textContent = result.stopped;
@@ -88,7 +90,7 @@ function setUpEditor(section, id, kept) {
     if (error.type === "Timeout") {
       return failure(`${entry} ends within ${limitS} s`, `Stopped after ${limitS} s: does a loop never end?`);
     }
-    if (error.type === "Interrupted") return { stopped: "Stopped. Python starts afresh." };
+    if (error.type === "Interrupted") return { stopped: "Stopped." };
     if (error.type === "Unreachable") {
       return { stopped: `${error.message} Or grade on your machine: pdt grade ${id} FILE.py` };
     }
@@ -97,7 +99,7 @@ function setUpEditor(section, id, kept) {
 
   run.addEventListener("click", grade);
   stop.addEventListener("click", () => {
-    python.restart();
+    running?.abort();
     run.focus();
   });
   reset.addEventListener("click", () => {

@@ -41,13 +41,17 @@ class Python {
    * @param {string} module e.g. "pdtlib.explore.bridge"
    * @param {string} name
    * @param {object} args keyword arguments
-   * @param {{limitMs?: number}} [options] stop the call after this much running time (loading Python not counted)
-   * @returns {Promise<any>} rejects with PythonError; its type is "Timeout" when the limit stopped it
+   * @param {{limitMs?: number, signal?: AbortSignal}} [options] `limitMs` stops the call after this much running
+   *   time (loading Python not counted); `signal` takes it back, also while it waits for Python
+   * @returns {Promise<any>} rejects with PythonError; its type is "Timeout" when the limit stopped it, "Interrupted"
+   *   when the signal did
    */
-  call(module, name, args = {}, { limitMs = 0 } = {}) {
+  call(module, name, args = {}, { limitMs = 0, signal } = {}) {
     return new Promise((resolve, reject) => {
       const message = { id: this.#nextId++, module, name, arguments: JSON.stringify(args) };
-      this.#waiting.push({ message, limitMs, resolve, reject });
+      const call = { message, limitMs, resolve, reject };
+      signal?.addEventListener("abort", () => this.#takeBack(call), { once: true });
+      this.#waiting.push(call);
       this.#start();
       this.#next();
     });
@@ -136,6 +140,13 @@ class Python {
       this.#stop({ type: "Timeout", message: `Stopped after ${seconds} s: does a loop never end?` });
       this.#start();
     }, this.#limitMs);
+  }
+
+  #takeBack(call) {
+    if (call === this.#current) this.restart();
+    if (!this.#waiting.includes(call)) return;
+    this.#waiting.splice(this.#waiting.indexOf(call), 1);
+    call.reject(new PythonError({ type: "Interrupted", message: "Stopped." }));
   }
 
   #take() {
