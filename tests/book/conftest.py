@@ -34,8 +34,9 @@ class Book:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
-        favicon = self.config["html"]["favicon"]
-        self.write(favicon, (ROOT / favicon).read_text(encoding="utf-8"))
+        # Beside the page: a folder pdtlib here would hide the real one from the kernel.
+        self.write("icon.svg", (ROOT / self.config["html"]["favicon"]).read_text(encoding="utf-8"))
+        self.config["html"]["favicon"] = "icon.svg"
         self.write(
             "_toc.yml", "format: jb-book\nroot: index\nchapters:\n  - file: chapter\n  - file: checked\n"
         )
