@@ -49,14 +49,16 @@ def _collect(item: FunctionType | type, parts: dict[str, str]) -> None:
     name = item.__name__
     if name in parts:
         return
-    parts[name] = ""  # held against recursion; filled below, after what it needs
     functions = [item] if isinstance(item, FunctionType) else list(_methods(item))
+    source = _source(item, functions)
+    parts[name] = ""  # held against recursion; filled below, after what it needs
+    # Names, not the code's: base classes, decorators and defaults are used, too.
+    used = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
     for function in functions:
-        for used in sorted(_names(function.__code__)):
-            if used in function.__globals__ and used not in parts:
-                _collect_value(used, function.__globals__[used], parts)
+        for used_name in sorted(used & function.__globals__.keys() - parts.keys()):
+            _collect_value(used_name, function.__globals__[used_name], parts)
     del parts[name]
-    parts[name] = _source(item, functions)
+    parts[name] = source
 
 
 def _collect_value(name: str, value: Any, parts: dict[str, str]) -> None:
@@ -79,14 +81,6 @@ def _methods(cls: type) -> Iterator[FunctionType]:
             yield value
 
 
-def _names(code: Any) -> set[str]:
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if inspect.iscode(constant):
-            names |= _names(constant)
-    return names
-
-
 def _source(item: FunctionType | type, functions: list[FunctionType]) -> str:
     """The text of ``item``; a class of a notebook is looked up in the cell of its methods."""
     if isinstance(item, FunctionType):
@@ -95,8 +89,9 @@ def _source(item: FunctionType | type, functions: list[FunctionType]) -> str:
         except OSError:
             raise ValueError(f"the source of {item.__name__} is not to be found: pass it as text") from None
     for function in functions:
-        cell = "".join(linecache.getlines(function.__code__.co_filename))
-        for node in ast.walk(ast.parse(cell)):
+        lines = linecache.getlines(function.__code__.co_filename)
+        for node in ast.walk(ast.parse("".join(lines))):
             if isinstance(node, ast.ClassDef) and node.name == item.__name__:
-                return ast.get_source_segment(cell, node) or ""
+                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                return textwrap.dedent("".join(lines[first - 1 : node.end_lineno]))
     raise ValueError(f"the source of class {item.__name__} is not to be found: pass it as text")

@@ -178,15 +178,26 @@ def param_count(model):
     return helper(len(MIME))
 
 
-class Counter:
-    def count(self):
-        return helper(1)
+def count_of(cls):
+    cls.decorated = True
+    return cls
+
+
+class Base:
+    def nothing(self):
+        return None
+
+
+@count_of
+class Counter(Base):
+    def count(self, limit=MIME):
+        return helper(len(json.dumps(limit)))
 
 
 @pytest.fixture
 def in_notebook(monkeypatch):
     """Names of this module look as if a notebook's cells had defined them."""
-    for item in (helper, param_count, Counter):
+    for item in (helper, param_count, count_of, Base, Counter):
         monkeypatch.setattr(item, "__module__", "__main__")
 
 
@@ -199,7 +210,9 @@ def test_a_functions_source_comes_with_what_it_uses(in_notebook):
 def test_a_classes_source_comes_with_what_it_uses(in_notebook):
     namespace: dict = {}
     exec(source_of(Counter), namespace)
-    assert namespace["Counter"]().count() == 1
+    assert namespace["Counter"]().count() == len(MIME) + 2
+    assert namespace["Counter"].decorated
+    assert issubclass(namespace["Counter"], namespace["Base"])
 
 
 def test_a_source_is_text_or_a_file(tmp_path):
