@@ -52,6 +52,8 @@ def html(id: str, state: Mapping[str, Any] | None = None, key: str | None = None
             f'data-words="{escape(_words())}" aria-labelledby="{key}-title">',
             f'<div class="pdt-head"><p class="pdt-title" id="{key}-title">{escape(explorer.title)}</p>'
             f'<p class="pdt-lead">{escape(explorer.lead)}</p></div>',
+            '<p class="pdt-summary" data-summary role="status" aria-live="polite">'
+            f"{escape(view.summary)}</p>",
             '<div class="pdt-body">',
             f'<form class="pdt-controls" autocomplete="off" '
             f'aria-label="{escape(say("page.controls", title=explorer.title))}">',
@@ -144,8 +146,6 @@ def _view_html(view: View) -> str:
     height = data["figure"]["layout"]["height"]
     return "\n".join(
         [
-            f'<p class="pdt-summary" data-summary role="status" aria-live="polite">'
-            f"{escape(view.summary)}</p>",
             '<p class="pdt-problem" data-problem role="alert" hidden></p>',
             f'<div class="pdt-figure" data-figure role="img" aria-label="{escape(view.summary)}" '
             f'style="min-height:{height}px">{_json_script(data["figure"])}</div>',

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pdtlib.figures.theme import axis, layout
+from pdtlib.figures.theme import NARROW, axis, layout
 from pdtlib.figures.words import say
 from pdtlib.plan.flops import training_seconds
 from pdtlib.plan.units import DAY_S, percent_text
@@ -36,7 +36,8 @@ def figure(
         ],
         "layout": layout(
             height=320,
-            xaxis=axis(say("time.axis_gpus"), type="log", tickformat=",", dtick=1),
+            meta={NARROW: {"xaxis.dtick": 2}},
+            xaxis=axis(say("time.axis_gpus"), type="log", tickformat=",", dtick=1, tickangle=0),
             yaxis=axis(
                 say("time.axis_days"),
                 type="log",
