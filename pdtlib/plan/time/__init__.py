@@ -1,0 +1,1 @@
+"""How long a step takes: kernels, collectives, the pipeline, and constants fitted to published runs."""

@@ -1,0 +1,34 @@
+"""What a framework is seen to hold: the memory model with that framework's accounting and overhead."""
+
+from pdtlib.plan.memory import stage_memory
+from pdtlib.plan.params import layer_params, stages
+from pdtlib.plan.spec import Job
+from pdtlib.plan.states import ACCOUNTINGS, zero_state_bytes
+from pdtlib.plan.time.constants import HABITS
+
+
+def footprint(job: Job, *, software: str, half: bool = False, light_ends: bool = False) -> float:
+    """Bytes on the fullest rank, as the framework or ``nvidia-smi`` reports them.
+
+    States follow the framework's accounting; the loss keeps its 16-bit logits and their gradient besides
+    the fp32 ones; the overhead is what the CUDA context, NCCL and the allocator take. ``half`` says that
+    about half of each layer is recomputed, ``light_ends`` that the first and last stage have a layer fewer,
+    so that a stage between them is the fullest.
+    """
+    habits = HABITS[software]
+    accounting = ACCOUNTINGS[habits.accounting]
+    ranks = job.parallel.dp * job.parallel.cp
+    fullest = 0.0
+    found = stages(job)
+    for stage in found[1:-1] if light_ends and len(found) > 2 else found:
+        states = zero_state_bytes(
+            stage.params / job.parallel.tp, dp=ranks, stage=job.train.zero_stage, accounting=accounting
+        )
+        memory = stage_memory(job, stage.index)
+        kept = memory.activations * habits.kept * (habits.kept_of_half if half else 1.0)
+        loss = memory.logits * habits.logits_factor
+        gathered = 0.0
+        if job.train.zero_stage == 3:  # two layers, whole, with their gradients in 16 and 32 bit
+            gathered = 2 * layer_params(job.model) / job.parallel.tp * (2 + 4)
+        fullest = max(fullest, states.total + kept + loss + gathered + habits.overhead_bytes)
+    return fullest
