@@ -144,8 +144,8 @@ def test_recomputation_costs_time():
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"overlap_tp": 0.5}, {"overlap_dp": 0.5}, {"overlap_pp": 0.5}, {"passes": 1.0}, {"matmul_share": 1.0}],
+    ("name", "value"),
+    [("overlap_tp", 0.5), ("overlap_dp", 0.5), ("overlap_pp", 0.5), ("passes", 1.0), ("matmul_share", 1.0)],
 )
 def test_better_software_is_faster(name, value):
     job = from_dict(GPT3)
