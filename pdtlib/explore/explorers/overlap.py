@@ -14,7 +14,7 @@ from pdtlib.figures import overlap as drawing
 from pdtlib.figures.words import say
 from pdtlib.plan import presets
 from pdtlib.plan.comm import sent_bytes
-from pdtlib.plan.job import Job, from_dict, to_toml
+from pdtlib.plan.job import Hardware, Job, from_dict, to_toml
 from pdtlib.plan.overlap import Overlap, bucket_timeline
 from pdtlib.plan.params import tensors
 from pdtlib.plan.sharding import buckets
@@ -26,6 +26,7 @@ SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 RANKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 LINKS = ("nvlink", "ethernet-100g", "ib-hdr-100", "ib-hdr-200", "ib-ndr-400", "ib-xdr-800")
 MICROS = (1, 2, 5, 10, 20, 50, 100)
+NODE = Hardware.gpus_per_node  # what a job takes for granted
 WHOLE = 0
 BUCKETS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, WHOLE)  # MiB
 
@@ -119,7 +120,7 @@ def _view(values: Values) -> View:
                 for bucket, case in cases.items()
             ),
         ),
-        notes=_notes(chosen),
+        notes=_notes(values, chosen),
         job=_job(values),
     )
 
@@ -177,8 +178,10 @@ def _readouts(values: Values, case: _Case, cases: dict[int, _Case]) -> tuple[Rea
     )
 
 
-def _notes(case: _Case) -> tuple[str, ...]:
+def _notes(values: Values, case: _Case) -> tuple[str, ...]:
     notes = [say("overlap.note_tensor"), say("overlap.note_model")]
+    if values["link"] == "nvlink" and values["ranks"] > NODE:
+        notes.insert(0, say("overlap.note_nvlink", node=NODE, ranks=values["ranks"]))
     grouped = drawing.group_size(case.num_buckets)
     if grouped > 1:
         notes.insert(0, say("overlap.note_groups", count=grouped))

@@ -113,7 +113,7 @@ def _view(values: Values) -> View:
                 for s in STAGES
             ),
         ),
-        notes=_notes(names[chosen], sent[0], sent[chosen]),
+        notes=_notes(values, names[chosen], gathered=share * accounting.params, sent=(sent[0], sent[chosen])),
         job=_job(values),
     )
 
@@ -150,10 +150,15 @@ def _fits_note(start: int | None, room: str) -> str:
     return say("zero.fits_from", capacity=room, ranks=start)
 
 
-def _notes(name: str, plain: float, sent: float) -> tuple[str, ...]:
+def _notes(values: Values, name: str, *, gathered: float, sent: tuple[float, float]) -> tuple[str, ...]:
+    plain, chosen = sent
     notes = [say("zero.note_states")]
+    if values["keep"] and values["stage"] == 3:
+        notes.insert(0, say("zero.note_keep", gathered=gb_text(gathered)))
     if plain:
-        notes.append(say("zero.note_dp", dp=gb_text(plain), stage=name, ratio=f"{sent / plain:.3g}"))
+        ratio = chosen / plain
+        words = {"dp": gb_text(plain), "stage": name, "ratio": f"{ratio:.3g}"}
+        notes.append(say("zero.note_as_dp" if ratio == 1 else "zero.note_dp", **words))
     return tuple(notes)
 
 

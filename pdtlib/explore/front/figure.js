@@ -80,6 +80,15 @@ new MutationObserver(() => {
   for (const [element, figure] of drawn) draw(element, figure);
 }).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
 
+// Turning a phone can change which layout a figure wants; plotly itself follows the new width.
+let redraw = 0;
+window.addEventListener("resize", () => {
+  clearTimeout(redraw);
+  redraw = setTimeout(() => {
+    for (const [element, figure] of drawn) if (figure.layout.meta?.narrow) draw(element, figure);
+  }, 150);
+});
+
 for (const element of document.querySelectorAll("[data-figure]")) {
   if (element.closest("[data-explorer]")) continue;
   const figure = embedded(element);
