@@ -85,8 +85,8 @@ def held_bytes(job: Job, stage: int = 0) -> StateBytes:
 def gathered_bytes(job: Job, stage: int = 0) -> int:
     """Most bytes that ZeRO holds for a moment beside :func:`held_bytes`.
 
-    Stage 3: the root unit, the layer at work and the one fetched ahead, whole; and the whole gradients of two
-    layers, one being reduced while the next is filled. Stage 2: two buckets of gradients.
+    Stage 3: the root unit, the layer at work and the one fetched ahead, whole; and the whole gradients of the
+    root and of two layers, one being reduced while the next is filled. Stage 2: two buckets of gradients.
     """
     accounting, zero = engine_accounting(job.train.precision, job.train.grad_precision), job.train.zero_stage
     found = [flat for flat in flats(job, stage) if flat.group_size > 1]
@@ -96,7 +96,7 @@ def gathered_bytes(job: Job, stage: int = 0) -> int:
     if zero == 2:
         return sum(largest) * accounting.grads
     root = sum(flat.padded for flat in found if flat.root)
-    return (root + sum(largest)) * accounting.params + sum(largest) * accounting.grads
+    return (root + sum(largest)) * (accounting.params + accounting.grads)
 
 
 def data_parallel_messages(job: Job, stage: int = 0) -> tuple[Message, ...]:

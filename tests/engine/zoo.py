@@ -180,9 +180,14 @@ def one_process(name: str) -> dict[str, Any]:
 
 def with_engine(name: str, group: Group, *, seed: int = 0, **options: Any) -> dict[str, Any]:
     """Train the same with the engine; ``options`` go to :func:`data_parallel`."""
-    model = build(name, seed=seed)
-    replica = data_parallel(model, group, **{"bucket_bytes": 1500, **options})
-    optimizer = ShardedAdamW(replica, groups=groups(model), lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY)
+    return train(data_parallel(build(name, seed=seed), group, **{"bucket_bytes": 1500, **options}))
+
+
+def train(replica: Replica) -> dict[str, Any]:
+    """The training run of :func:`one_process`, with a replica."""
+    optimizer = ShardedAdamW(
+        replica, groups=groups(replica.module), lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY
+    )
     losses, norms, grads = [], [], {}
     for step in range(STEPS):
         losses.append(backward_passes(replica, optimizer, step))

@@ -138,6 +138,11 @@ class Flat:
         for slot, hidden in zip(self.slots, self._hidden, strict=True):
             slot.param.data = hidden
 
+    @property
+    def holds_whole_gradients(self) -> bool:
+        """Whether the whole gradients have memory now."""
+        return self.grads is not None and self.grads.allocated
+
     def add_gradient(self, index: int, grad: torch.Tensor) -> None:
         """Add the gradient of parameter ``index`` to the whole buffer, taking its memory if necessary."""
         if self.grads is None:

@@ -52,11 +52,11 @@ class Replica(nn.Module):
 
     def __init__(self, module: nn.Module, group: Group, *, dtype: torch.dtype | None) -> None:
         super().__init__()
-        if getattr(module, "in_replica", False):
+        if vars(module).get("in_replica"):
             raise ValueError(
                 f"module: this {type(module).__name__} is in a replica already; build another one"
             )
-        module.in_replica = True
+        vars(module)["in_replica"] = True
         self.module = module
         self.group = group
         self.dtype = dtype
@@ -187,10 +187,7 @@ class Replica(nn.Module):
         params = [flat.params.tensor if flat.params.allocated else flat.shard for flat in self.flats]
         in_flats = {id(slot.param) for flat in self.flats for slot in flat.slots}
         params += [param.data for param in self.module.parameters() if id(param) not in in_flats]
-        grads = [
-            flat.grads.tensor if flat.grads is not None and flat.grads.allocated else flat.grad_shard
-            for flat in self.flats
-        ]
+        grads = [flat.grads.tensor if flat.holds_whole_gradients else flat.grad_shard for flat in self.flats]
         return {
             "params": params,
             "grads": [grad for grad in grads if grad is not None],

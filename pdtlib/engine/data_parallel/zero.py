@@ -8,6 +8,8 @@ other half, an all-gather, moves the updated parameters instead
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from torch import nn
+
 from pdtlib.engine.collectives import Pending, start_reduce_scatter
 from pdtlib.engine.data_parallel.ddp import DDP
 from pdtlib.engine.data_parallel.flat import Flat
@@ -39,10 +41,18 @@ class Zero2(DDP):
     def no_sync(self) -> Iterator[None]:
         yield
 
+    def _on_gradient(self, bucket: int, index: int, param: nn.Parameter) -> None:
+        if not self.flats[bucket].holds_whole_gradients:  # so it takes memory now
+            self._wait_for_reductions()
+        super()._on_gradient(bucket, index, param)
+
     def _reduce(self, flat: Flat) -> Pending:
-        for earlier in self._pending:
-            earlier.wait()
+        self._wait_for_reductions()
         return flat.start_reduction()
+
+    def _wait_for_reductions(self) -> None:
+        for pending in self._pending:
+            pending.wait()
 
     def _after_backward(self) -> None:
         super()._after_backward()

@@ -85,8 +85,8 @@ class Zero3(Replica):
         self._position = 0  # in the backward pass: blocks of the order that are still to come
         self._active: list[Unit] = []  # blocks whose backward pass has begun and is not over
         self._reducing: list[Pending] = []
-        self._blocks: list[Unit] = []
-        self._root = Unit("", [])
+        self.blocks: list[Unit] = []
+        self.root = Unit("", [])
         for name, block, runs in unit_members(module, blocks):
             flats = [Flat(run, group, sharded=True, dtype=dtype, grad_dtype=grad_dtype) for run in runs]
             unit = Unit(name, flats)
@@ -98,9 +98,9 @@ class Zero3(Replica):
                         slot.param.register_post_accumulate_grad_hook(hook)
             self.flats += flats
             if block is None:
-                self._root = unit
+                self.root = unit
             else:
-                self._blocks.append(unit)
+                self.blocks.append(unit)
                 block.register_forward_pre_hook(partial(self._enter_block, unit))
                 block.register_forward_hook(partial(self._leave_block, unit))
 
@@ -108,7 +108,7 @@ class Zero3(Replica):
 
     def _before_forward(self) -> None:
         self._expected, self._order = self._order, []
-        self._root.gather("forward")
+        self.root.gather("forward")
         if self._expected:
             self._expected[0].start_gather("forward")
 
@@ -156,16 +156,16 @@ class Zero3(Replica):
                 tensor.register_hook(begin)
 
     def _after_forward(self, *, will_return: bool) -> None:
-        for unit in self._blocks:
+        for unit in self.blocks:
             if unit.open_calls == 0 or self.reshard_after_forward:
                 unit.free()  # a gather that was foreseen and not needed
         if not will_return:
-            self._root.free()
+            self.root.free()
 
     # --- backward -----------------------------------------------------------------------------------------
 
     def _before_backward(self) -> None:
-        self._root.gather("backward")
+        self.root.gather("backward")
         self._position = len(self._order)
         self._foresee_backward()
 
@@ -195,7 +195,7 @@ class Zero3(Replica):
         assert grad is not None
         if flat.reducing:
             self._wait_for_reductions()
-        if unit not in self._active and unit is not self._root:
+        if unit not in self._active and unit is not self.root:
             self._active.append(unit)
         flat.add_gradient(index, grad)
 
@@ -213,7 +213,7 @@ class Zero3(Replica):
         self._reducing.clear()
 
     def _after_backward(self) -> None:
-        for unit in [*self._active, self._root]:
+        for unit in [*self._active, self.root]:
             self._finish_unit(unit)
         self._wait_for_reductions()
 
@@ -233,7 +233,7 @@ class Zero3(Replica):
         self._free_all()
 
     def _free_all(self) -> None:
-        for unit in [self._root, *self._blocks]:
+        for unit in [self.root, *self.blocks]:
             unit.free()
             unit.open_calls = 0
         self._active.clear()
