@@ -185,3 +185,21 @@ def test_overlap_hides_what_is_not_exposed():
     assert shown["exposed"].value == shown["serial"].value == pytest.approx(shown["communication"].value)
     assert readouts("overlap")["exposed"].value < shown["exposed"].value
     assert readouts("overlap", ranks=1)["exposed"].value == 0
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"model": "llama3-8b", "dp": 8, "zero": 3, "flash": True},
+        {"model": "gpt3-175b", "tp": 8, "sp": True, "dp": 64, "zero": 1},
+        {"model": "llama3-70b", "tp": 8, "dp": 16, "zero": 2, "recompute": "full"},
+    ],
+)
+def test_memory_stack_adds_up_to_what_pdt_predict_prints(state):
+    from pdtlib.plan.job import loads
+    from pdtlib.plan.predict import predict
+
+    view = catalog.get("memory-stack").view_of(state)
+    predicted = predict(loads(view.job))["memory"]["max_total"]
+    total = next(readout.value for readout in view.readouts if readout.name == "total")
+    assert total == pytest.approx(predicted, rel=1e-6)  # the engine also pads shards, by bytes

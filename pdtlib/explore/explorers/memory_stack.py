@@ -18,9 +18,11 @@ from pdtlib.plan.job import Job, from_dict, to_toml
 from pdtlib.plan.memory import recomputed_layer_bytes, setting_of, stage_memory
 from pdtlib.plan.params import count
 from pdtlib.plan.placement import rank_tensors
+from pdtlib.plan.sharding import padded_numel
 from pdtlib.plan.units import bytes_text, count_text, gb_text
 
 ARTICLE = "70b"
+VOCAB_MULTIPLE = 128  # per tensor-parallel rank: the default of --make-vocab-size-divisible-by
 SHAPE = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
 SEQUENCES = tuple(512 * 2**i for i in range(9))
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -35,7 +37,8 @@ def _job(values: Values) -> Job:
         style = {"gpt": "gelu", "llama": "swiglu"}[values["style"]]
         model = {"activation": style, **{name: values[name] for name in SHAPE}}
     else:
-        model = {"preset": "article-70b" if values["model"] == ARTICLE else values["model"]}
+        name = "article-70b" if values["model"] == ARTICLE else values["model"]
+        model = {"preset": name, "vocab": _vocab(name, values["tp"])}
     return from_dict(
         {
             "model": {**model, "seq": values["seq"]},
@@ -52,6 +55,12 @@ def _job(values: Values) -> Job:
             "hardware": {"gpu": values["gpu"]},
         }
     )
+
+
+def _vocab(name: str, tp: int) -> int:
+    """The preset's vocabulary, padded as Megatron-LM does where ``tp`` ranks cannot share it evenly."""
+    vocab = presets.model(name).vocab
+    return vocab if vocab % tp == 0 else padded_numel(vocab, VOCAB_MULTIPLE * tp)
 
 
 @dataclass(frozen=True)
@@ -219,6 +228,13 @@ def _notes(values: Values, job: Job) -> tuple[str, ...]:
     notes = [say("memory.note_usable")]
     if values["model"] == ARTICLE:
         notes.insert(0, say("memory.note_article", count=count_text(count(job.model).total)))
+    elif values["model"] in sizes.NAMED and job.model.vocab != presets.model(values["model"]).vocab:
+        words = {
+            "before": presets.model(values["model"]).vocab,
+            "after": job.model.vocab,
+            "tp": job.parallel.tp,
+        }
+        notes.insert(0, say("memory.note_padded", **words))
     return tuple(notes)
 
 

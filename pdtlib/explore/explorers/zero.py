@@ -155,7 +155,7 @@ def _notes(values: Values, name: str, *, gathered: float, sent: tuple[float, flo
     notes = [say("zero.note_states")]
     if values["keep"] and values["stage"] == 3:
         notes.insert(0, say("zero.note_keep", gathered=gb_text(gathered)))
-    if plain:
+    if plain and values["stage"]:
         ratio = chosen / plain
         words = {"dp": gb_text(plain), "stage": name, "ratio": f"{ratio:.3g}"}
         notes.append(say("zero.note_as_dp" if ratio == 1 else "zero.note_dp", **words))
