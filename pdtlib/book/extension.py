@@ -21,6 +21,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("html-page-context", pages.finish_page, priority=900)
     app.connect("env-purge-doc", renderers.purge)
     app.connect("env-merge-info", renderers.merge)
+    app.connect("build-finished", pages.remove_stale)
     app.connect("build-finished", vendor.copy_front_end)
     badges.setup(app)
     return {"version": __version__, "parallel_read_safe": True, "parallel_write_safe": True}

@@ -7,6 +7,7 @@ it holds; whatever an extension or the theme would fetch from elsewhere is taken
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -41,7 +42,13 @@ def finish_page(
         return
     for name in ("script_files", "css_files"):
         context[name] = [file for file in context.get(name, []) if _is_ours(file)]
-    body, pathto = context.get("body", ""), context["pathto"]
+    # A list may not hold the links back that docutils puts into a bibliography's entries.
+    body = context.get("body", "").replace(
+        '<div role="list" class="citation-list">', '<div class="citation-list">'
+    )
+    if "body" in context:
+        context["body"] = body
+    pathto = context["pathto"]
     if 'class="math' not in body:
         context["script_files"] = [file for file in context["script_files"] if not _is_mathjax(file)]
     found = kinds(body)
@@ -77,6 +84,18 @@ def _is_mathjax(file: Any) -> bool:
 def _is_ours(file: Any) -> bool:
     name = file if isinstance(file, str) else str(file.filename or "")
     return "://" not in name and not name.endswith("sphinx-thebe.css")
+
+
+def remove_stale(app: Sphinx, exception: Exception | None) -> None:
+    """``build-finished``: pages of chapters that are no longer there must not stay on the site."""
+    if exception is not None or app.builder.format != "html":
+        return
+    root = Path(app.outdir)
+    current = {*app.env.found_docs, "index", "search", "genindex"}
+    for path in root.rglob("*.html"):
+        page = path.relative_to(root)
+        if page.parts[0] not in ("_static", "vendor") and page.with_suffix("").as_posix() not in current:
+            path.unlink()
 
 
 def set_address(app: Sphinx, config: Config) -> None:

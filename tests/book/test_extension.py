@@ -105,6 +105,15 @@ def test_a_badge_of_a_test_that_does_not_exist_fails_the_build(book):
 TEST_OF_ANOTHER_NAME = "def test_product():\n    assert 2 * 2 == 4\n"
 
 
+def test_a_chapter_that_is_gone_leaves_the_site(book):
+    assert book.build().returncode == 0
+    (book.root / "checked.md").unlink()
+    book.write("_toc.yml", "format: jb-book\nroot: index\nchapters:\n  - file: chapter\n")
+    assert book.build().returncode == 0
+    assert not (book.root / "_build/html/checked.html").exists()
+    assert "pdt-tested" in book.page("chapter")
+
+
 def test_a_failing_cell_fails_the_build(book):
     book.notebook("raise RuntimeError('planted')", markdown="# Chapter\n")
     done = book.build()

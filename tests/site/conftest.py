@@ -12,6 +12,8 @@ from site_under_test import MISSING, SITE, serve
 
 from pdtlib.book import browser as browsers
 
+TIMEOUT_MS = 150_000  # of one step; far beyond what a loaded machine needs
+
 
 @pytest.fixture(scope="session")
 def address() -> Iterator[str]:
@@ -74,22 +76,13 @@ class Visit:
         return self.page
 
     def settle(self) -> None:
-        """Scroll through the page once, so that everything that waits to be seen is drawn."""
-        self.page.evaluate(
-            """async () => {
-                await window.MathJax?.startup?.promise;
-                for (let y = 0; y < document.body.scrollHeight; y += 600) {
-                    scrollTo(0, y);
-                    await new Promise((resolve) => setTimeout(resolve, 30));
-                }
-                scrollTo(0, 0);
-            }"""
-        )
-        self.page.wait_for_function(
-            """() => [...document.querySelectorAll("[data-figure]")]
-                .filter((figure) => figure.offsetParent !== null)
-                .every((figure) => figure.querySelector(".main-svg"))"""
-        )
+        """Bring every figure into view, one after the other, and wait until it is drawn."""
+        self.page.evaluate("() => window.MathJax?.startup?.promise.then(() => true)")
+        figures = self.page.locator("[data-figure]:visible")
+        for index in range(figures.count()):
+            figures.nth(index).scroll_into_view_if_needed()
+            figures.nth(index).locator(".main-svg").first.wait_for()
+        self.page.evaluate("scrollTo(0, 0)")
         self.page.wait_for_load_state("networkidle")
 
     def python_requests(self) -> list[str]:
@@ -110,7 +103,7 @@ def visit(browser: Browser, address: str, request: pytest.FixtureRequest) -> Ite
         service_workers="block",
         accept_downloads=True,
     )
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(TIMEOUT_MS)
     context.add_init_script(
         f"localStorage.setItem('mode', '{theme}'); localStorage.setItem('theme', '{theme}');"
     )

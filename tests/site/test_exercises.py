@@ -27,7 +27,7 @@ def grade(page, section):
     page.wait_for_function(
         "(id) => document.querySelector(`[data-exercise='${id}'] [data-report]`).dataset.result",
         arg=section.get_attribute("data-exercise"),
-        timeout=120_000,
+        timeout=150_000,
     )
     return section.locator("[data-report]").get_attribute("data-result")
 
@@ -96,5 +96,5 @@ def test_an_exercise_is_solved_by_keyboard_alone(visit, case):
     page.wait_for_function(
         "(id) => document.querySelector(`[data-exercise='${id}'] [data-report]`).dataset.result === 'pass'",
         arg=exercise.id,
-        timeout=120_000,
+        timeout=150_000,
     )

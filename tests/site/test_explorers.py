@@ -79,7 +79,7 @@ class OnPage:
     def box(self, name):
         return self.root.locator(f'[data-for="{name}"]')
 
-    def wait_for(self, *states, timeout=60_000):
+    def wait_for(self, *states, timeout=150_000):
         wanted = ", ".join(f'[data-key="{self.key}"][data-state="{state}"]' for state in states)
         self.page.wait_for_selector(wanted, timeout=timeout)
 
@@ -107,7 +107,7 @@ class OnPage:
 
     def check(self):
         """The page shows what Python computes for the state in the address; returns the page's data-state."""
-        self.wait_for("table", "live", "error", timeout=120_000)
+        self.wait_for("table", "live", "error", timeout=150_000)
         state = self.state()
         refused = ""
         try:
