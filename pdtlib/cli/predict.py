@@ -10,29 +10,40 @@ from pdtlib.plan.job import load, parse
 from pdtlib.plan.predict import predict as predict_job
 from pdtlib.plan.predict import problem_rows
 from pdtlib.plan.spec import JobError, Problem
-from pdtlib.plan.units import bytes_text, column_unit, count_text, flops_text
+from pdtlib.plan.time.constants import SOFTWARE, USUAL_SOFTWARE
+from pdtlib.plan.units import bytes_text, column_unit, count_text, flops_text, percent_text, time_text
 
 
 def predict(
     job: Annotated[str, typer.Argument(help="The job: a TOML file, or JSON if its name ends so.")] = "",
     json_: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     jsonl: Annotated[str, typer.Option(help="A file with a job a line; prints a result a line.")] = "",
+    software: Annotated[str, typer.Option(help="The training stack whose times are predicted.")] = "",
 ) -> None:
     """Predict JOB. Exit code 2 with every problem on stderr if it cannot work."""
     if bool(job) == bool(jsonl):
         typer.echo("pdt predict: give a JOB or --jsonl FILE, one of the two", err=True)
         raise typer.Exit(2)
+    stack = known_software(software)
     if jsonl:
-        _predict_lines(jsonl)
+        _predict_lines(jsonl, stack)
         return
     try:
-        result = predict_job(load(job))
+        result = predict_job(load(job), software=stack)
     except (JobError, OSError) as error:
         _refuse(as_job_error(error), as_json=json_)
     if json_:
         typer.echo(json.dumps(result, ensure_ascii=False))
     else:
         _show(result)
+
+
+def known_software(name: str) -> str:
+    """The stack of that name, the usual one for ""; exit 2 for an unknown one."""
+    if name and name not in SOFTWARE:
+        typer.echo(f"--software {name!r} is not known; valid: {', '.join(SOFTWARE)}", err=True)
+        raise typer.Exit(2)
+    return name or USUAL_SOFTWARE
 
 
 def as_job_error(error: JobError | OSError) -> JobError:
@@ -56,7 +67,7 @@ def _refuse(error: JobError, *, as_json: bool) -> None:
     raise typer.Exit(2)
 
 
-def _predict_lines(path: str) -> None:
+def _predict_lines(path: str, stack: str) -> None:
     """A result for every line that is not blank, in order; a bad job's result is its problems."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
@@ -68,7 +79,7 @@ def _predict_lines(path: str) -> None:
         if not line.strip():
             continue
         try:
-            result = predict_job(parse(line, "json"))
+            result = predict_job(parse(line, "json"), software=stack)
         except JobError as error:
             result = {"problems": problem_rows(error)}
         bad = bad or bool(result["problems"])
@@ -101,6 +112,8 @@ def _show(result: dict[str, Any]) -> None:
     for index, (stage, held) in enumerate(zip(layout["stages"], result["memory"]["stages"], strict=True)):
         table.add_row(str(index), str(stage["layers"]), *(f"{held[name] / scale:,.2f}" for name in columns))
     console.print(table)
+    if "time" in result:
+        _show_time(console, result)
     if not result["comm"]:
         return
     sent = Table("axis", "phase", "collective", "calls", "message", "sent", **style)
@@ -117,3 +130,15 @@ def _show(result: dict[str, Any]) -> None:
             bytes_text(row["sent_bytes_per_rank"]),
         )
     console.print(sent)
+
+
+def _show_time(console: Any, result: dict[str, Any]) -> None:
+    time, rate = result["time"], result["throughput"]
+    parts = {"compute": time["compute_s"], "bubble": time["bubble_s"]}
+    parts |= {f"exposed {axis}": seconds for axis, seconds in time["exposed_comm_s"].items()}
+    shown = ", ".join(f"{name} {time_text(seconds)}" for name, seconds in parts.items() if seconds > 0)
+    console.print(f"step {time_text(time['step_s'])}: {shown}")
+    console.print(
+        f"{rate['tokens_per_s']:,.0f} tokens/s, {rate['tflops_per_gpu']:,.0f} model TFLOP/s a GPU, "
+        f"MFU {percent_text(rate['mfu'])}\n"
+    )

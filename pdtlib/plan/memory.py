@@ -77,8 +77,18 @@ def chunks_in_flight(job: Job, stage: int) -> int:
 
 def stage_memory(job: Job, stage: int) -> StageMemory:
     """Bytes on a rank of this pipeline stage. ``stage`` counts from 0."""
-    model, parallel = job.model, job.parallel
-    setting, held = setting_of(job), held_bytes(job, stage)
+    held = held_bytes(job, stage)
+    activations, logits = kept_for_backward(job, stage)
+    buffers = float(gathered_bytes(job, stage))
+    if stage == job.parallel.pp - 1:
+        tokens = job.train.micro_batch * job.model.seq / job.parallel.cp
+        buffers += tokens * job.model.vocab * element_bytes(job) / job.parallel.tp
+    return StageMemory(held.params, held.grads, held.optimizer, activations, logits, buffers)
+
+
+def kept_for_backward(job: Job, stage: int) -> tuple[float, float]:
+    """Bytes of activations, and of fp32 logits, on a rank of this pipeline stage."""
+    model, parallel, setting = job.model, job.parallel, setting_of(job)
     in_flight = chunks_in_flight(job, stage)
     per_layer = layer_bytes(model, setting=setting)
     largest_chunk = max(
@@ -95,13 +105,11 @@ def stage_memory(job: Job, stage: int) -> StageMemory:
     if first and model.dropout > 0:
         activations += micro_batches * elements * setting.mask_bytes
     logits = 0.0
-    buffers = float(gathered_bytes(job, stage))
     if last:
         activations += micro_batches * 2 * elements * setting.element_bytes  # inputs of final norm and head
         tokens = setting.micro_batch * setting.seq / setting.cp
         logits = micro_batches * logits_bytes(tokens, vocab=model.vocab, tp=parallel.tp)
-        buffers += tokens * model.vocab * setting.element_bytes / parallel.tp
-    return StageMemory(held.params, held.grads, held.optimizer, activations, logits, buffers)
+    return activations, logits
 
 
 def recomputed_layer_bytes(job: Job) -> float:

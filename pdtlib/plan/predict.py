@@ -3,16 +3,21 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pdtlib.plan import flats, flops, memory, params
+from pdtlib.plan import flops, ledger, memory, params, presets
 from pdtlib.plan.job import from_dict
 from pdtlib.plan.spec import Job, JobError
+from pdtlib.plan.time.constants import USUAL_SOFTWARE, system_of
+from pdtlib.plan.time.step import bubble_fraction, step_time
+from pdtlib.plan.units import TFLOP
 
 
-def predict(job: Job | Mapping[str, object]) -> dict[str, Any]:
-    """Parameters, layout, memory, FLOPs and communication of a job; its problems if it cannot work.
+def predict(job: Job | Mapping[str, object], *, software: str = USUAL_SOFTWARE) -> dict[str, Any]:
+    """All that the plan knows of a job; its problems if it cannot work.
 
-    Bytes are per rank, FLOPs are of the whole job, ``comm`` is a rank of the first stage. A dict is read as a
-    job file is. A job with problems gives ``{"problems": [...]}`` alone.
+    Bytes are per rank, FLOPs are of the whole job, ``comm`` is a rank of the first stage. Times need a GPU
+    with published rates and are those of a ``software`` stack of :mod:`pdtlib.plan.time.constants`;
+    utilisation is of the GPU's dense 16-bit peak, attention counted in full. A dict is read as a job file
+    is. A job with problems gives ``{"problems": [...]}`` alone.
 
     >>> result = predict({"model": {"preset": "llama3-8b"}, "parallel": {"tp": 3}})
     >>> result["problems"][0]["field"]
@@ -22,7 +27,7 @@ def predict(job: Job | Mapping[str, object]) -> dict[str, Any]:
         checked = from_dict(job) if isinstance(job, Mapping) else job
     except JobError as error:
         return {"problems": problem_rows(error)}
-    return {"problems": [], **_predict(checked)}
+    return {"problems": [], **_predict(checked, software)}
 
 
 def problem_rows(error: JobError) -> list[dict[str, Any]]:
@@ -33,7 +38,7 @@ def problem_rows(error: JobError) -> list[dict[str, Any]]:
     ]
 
 
-def _predict(job: Job) -> dict[str, Any]:
+def _predict(job: Job, software: str) -> dict[str, Any]:
     count = params.count(job.model)
     forward = flops.forward_per_token(job.model)
     per_stage = memory.stages_memory(job)
@@ -72,5 +77,32 @@ def _predict(job: Job) -> dict[str, Any]:
             "hardware_per_step": flops.hardware_flops_per_step(job),
             "forward_per_token": forward.total,
         },
-        "comm": [message.row() for message in flats.data_parallel_messages(job)],
+        "comm": [message.row() for message in ledger.messages(job)],
+        **_time(job, software),
+    }
+
+
+def _time(job: Job, software: str) -> dict[str, Any]:
+    """Time and throughput, on hardware with published rates; the bubble of equal stages elsewhere."""
+    if job.hardware.gpu not in presets.GPUS:
+        return {"bubble_fraction": bubble_fraction(job)}
+    time = step_time(job, system=system_of(job, software=software))
+    tokens = job.train.global_batch * job.model.seq
+    gpus, peak = job.parallel.world_size, presets.GPUS[job.hardware.gpu].peak_flops
+    model, executed = flops.model_flops_per_step(job), flops.hardware_flops_per_step(job)
+    return {
+        "bubble_fraction": time.bubble_fraction,
+        "time": {
+            "step_s": time.step_s,
+            "compute_s": time.compute_s,
+            "exposed_comm_s": time.exposed_s,
+            "bubble_s": time.bubble_s,
+        },
+        "throughput": {
+            "tokens_per_s": tokens / time.step_s,
+            "tokens_per_s_per_gpu": tokens / time.step_s / gpus,
+            "tflops_per_gpu": model / time.step_s / gpus / TFLOP,
+            "mfu": flops.mfu(model, seconds=time.step_s, num_gpus=gpus, peak_flops=peak),
+            "hfu": flops.mfu(executed, seconds=time.step_s, num_gpus=gpus, peak_flops=peak),
+        },
     }

@@ -21,46 +21,56 @@ _TIMES = (
 )
 
 
-def _scaled(value: float, scales: tuple[tuple[float, str], ...], digits: int) -> tuple[str, str]:
+def _digits(number: float, digits: int | None) -> str:
+    """Three significant digits, or so many decimals without trailing zeros."""
+    if digits is not None:
+        text = f"{number:,.{digits}f}"
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    size = abs(number)
+    return f"{number:,.{0 if size >= 99.95 else 1 if size >= 9.995 else 2}f}"
+
+
+def _scaled(value: float, scales: tuple[tuple[float, str], ...], digits: int | None) -> tuple[str, str]:
     scale, unit = next((pair for pair in scales if abs(value) >= pair[0]), scales[-1])
-    text = f"{value / scale:,.{digits}f}"
-    return (text.rstrip("0").rstrip(".") if "." in text else text), unit
+    if scale == 1 and float(value).is_integer():
+        return f"{value:,.0f}", unit
+    return _digits(value / scale, digits), unit
 
 
-def bytes_text(value: float, *, binary: bool = False, digits: int = 1) -> str:
+def bytes_text(value: float, *, binary: bool = False, digits: int | None = None) -> str:
     """Bytes for readers.
 
     >>> bytes_text(1.12e12), bytes_text(2**30, binary=True), bytes_text(140e9)
-    ('1.1 TB', '1 GiB', '140 GB')
+    ('1.12 TB', '1.00 GiB', '140 GB')
     """
     number, unit = _scaled(value, _BINARY if binary else _DECIMAL, digits)
     return f"{number} {unit}"
 
 
-def gb_text(value: float, *, digits: int = 1) -> str:
+def gb_text(value: float, *, digits: int | None = None) -> str:
     """Bytes in GB, whatever their size, so that a column of them can be compared.
 
     >>> gb_text(1.12e12), gb_text(16.640625e9)
     ('1,120 GB', '16.6 GB')
     """
-    return f"{_scaled(value / GB, ((1, ''),), digits)[0]} GB"
+    return f"{_digits(value / GB, digits)} GB"
 
 
-def count_text(value: float, *, digits: int = 1) -> str:
+def count_text(value: float, *, digits: int | None = None) -> str:
     """A count of parameters or tokens.
 
     >>> count_text(70553706496), count_text(1e12)
-    ('70.6 B', '1 T')
+    ('70.6 B', '1.00 T')
     """
     number, unit = _scaled(value, _COUNTS, digits)
     return f"{number}{unit}"
 
 
-def time_text(value: float, *, digits: int = 1) -> str:
+def time_text(value: float, *, digits: int | None = None) -> str:
     """Seconds for readers.
 
     >>> time_text(0.0075), time_text(36200 * DAY_S)
-    ('7.5 ms', '99.1 years')
+    ('7.50 ms', '99.1 years')
     """
     number, unit = _scaled(value, _TIMES, digits)
     return f"{number} {unit}"

@@ -38,6 +38,8 @@ def test_keys_of_the_contract():
     assert result["problems"] == []
     assert set(result["params"]) == {"total", "active", "by_part"}
     assert {"world_size", "gradient_accumulation", "stages"} <= set(result["layout"])
+    assert result["bubble_fraction"] == pytest.approx(1 / 17)
+    assert "time" not in result  # no rates are known of a CPU
     assert {"layers", "params"} <= set(result["layout"]["stages"][0])
     parts = {"params", "grads", "optimizer", "activations", "logits", "buffers", "total"}
     for stage in result["memory"]["stages"]:
@@ -69,7 +71,7 @@ def test_json_output(capsys, job_file):
 def test_table_output(capsys, job_file):
     code, out, err = pdt(capsys, "predict", job_file)
     assert (code, err) == (0, "")
-    assert "8 B parameters (8,030,261,248)" in out
+    assert "8.03 B parameters (8,030,261,248)" in out
     assert "16 ranks, 2 stage(s), 16 micro-batch(es) a step" in out
     assert "activations" in out
     assert "reduce_scatter" in out
@@ -150,3 +152,30 @@ def test_a_prediction_takes_milliseconds(name):
     start = time.process_time()
     predict(job)
     assert time.process_time() - start < 0.1
+
+
+def test_times_and_rates_on_hardware_with_published_rates():
+    job = {**JOB, "hardware": {"cluster": "dgx-h100"}}
+    result = predict(job)
+    time, rate = result["time"], result["throughput"]
+    assert set(time) == {"step_s", "compute_s", "exposed_comm_s", "bubble_s"}
+    assert set(time["exposed_comm_s"]) == {"dp", "tp", "pp", "cp", "ep"}
+    parts = time["compute_s"] + time["bubble_s"] + sum(time["exposed_comm_s"].values())
+    assert time["step_s"] == pytest.approx(parts)
+    assert rate["tokens_per_s"] == pytest.approx(64 * 8192 / time["step_s"])
+    assert rate["tokens_per_s_per_gpu"] * 16 == pytest.approx(rate["tokens_per_s"])
+    assert rate["tflops_per_gpu"] == pytest.approx(rate["mfu"] * 989.4)
+    assert 0.2 < rate["mfu"] <= rate["hfu"] < 0.8
+    assert {row["axis"] for row in result["comm"]} == {"dp", "tp", "pp"}
+
+
+def test_another_stack_has_other_times():
+    job = {**JOB, "hardware": {"cluster": "dgx-a100"}}
+    slower = predict(job, software="megatron-2021")["time"]["step_s"]
+    assert slower > predict(job)["time"]["step_s"]
+
+
+def test_an_unknown_stack_exits_2(capsys, job_file):
+    code, _, err = pdt(capsys, "predict", job_file, "--software", "megatron")
+    assert code == 2
+    assert "megatron-core" in err

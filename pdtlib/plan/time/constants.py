@@ -187,6 +187,8 @@ SOFTWARE = {
     )
 }
 
+USUAL_SOFTWARE = "megatron-core"
+
 HABITS = {
     "megatron-2021": Habits(accounting="megatron-18"),
     "megatron-deepspeed-2021": Habits(accounting="megatron-fp16-20"),
@@ -207,7 +209,7 @@ HABITS = {
 }
 
 
-def system_of(job: Job, *, software: str = "megatron-core", **changes: float) -> System:
+def system_of(job: Job, *, software: str = USUAL_SOFTWARE, **changes: float) -> System:
     """The job's hardware with the constants of its parts; ``ValueError`` for a job on CPUs."""
     gpu = job.hardware.gpu
     if gpu not in GPUS:

@@ -1,6 +1,6 @@
 """What a framework is seen to hold: the memory model with that framework's accounting and overhead."""
 
-from pdtlib.plan.memory import stage_memory
+from pdtlib.plan.memory import kept_for_backward
 from pdtlib.plan.params import layer_params, stages
 from pdtlib.plan.spec import Job
 from pdtlib.plan.states import ACCOUNTINGS, zero_state_bytes
@@ -20,13 +20,15 @@ def footprint(job: Job, *, software: str, half: bool = False, light_ends: bool =
     ranks = job.parallel.dp * job.parallel.cp
     fullest = 0.0
     found = stages(job)
-    for stage in found[1:-1] if light_ends and len(found) > 2 else found:
+    if len(found) > 2:  # no stage between the second and the last holds more than the second
+        found = (found[1],) if light_ends else (*found[:2], found[-1])
+    for stage in found:
         states = zero_state_bytes(
             stage.params / job.parallel.tp, dp=ranks, stage=job.train.zero_stage, accounting=accounting
         )
-        memory = stage_memory(job, stage.index)
-        kept = memory.activations * habits.kept * (habits.kept_of_half if half else 1.0)
-        loss = memory.logits * habits.logits_factor
+        activations, logits = kept_for_backward(job, stage.index)
+        kept = activations * habits.kept * (habits.kept_of_half if half else 1.0)
+        loss = logits * habits.logits_factor
         gathered = 0.0
         if job.train.zero_stage == 3:  # two layers, whole, with their gradients in 16 and 32 bit
             gathered = 2 * layer_params(job.model) / job.parallel.tp * (2 + 4)

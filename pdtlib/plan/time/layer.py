@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pdtlib.plan.ledger import block_bytes, element_bytes
-from pdtlib.plan.spec import Job
+from pdtlib.plan.spec import Job, Parallel, Train
 from pdtlib.plan.time.collectives import collective_s
 from pdtlib.plan.time.kernels import matmul_s, moved_s
 from pdtlib.plan.time.machine import System
@@ -68,9 +68,31 @@ def products(job: Job) -> tuple[tuple[int, int, int, int], ...]:
     )
 
 
-@lru_cache(maxsize=4096)
 def layer_time(job: Job, *, system: System) -> LayerTime:
     """The layer's times under the job's precision, attention kernel, recomputation and parallelism."""
+    return _layer_time(_only_what_matters(job), system)
+
+
+def _only_what_matters(job: Job) -> Job:
+    """The job without what no layer's time depends on, so that equal layers meet in the cache."""
+    parallel = Parallel(
+        tp=job.parallel.tp,
+        cp=job.parallel.cp,
+        ep=job.parallel.ep,
+        context=job.parallel.context,
+    )
+    train = Train(
+        micro_batch=job.train.micro_batch,
+        precision=job.train.precision,
+        recompute=job.train.recompute,
+        sequence_parallel=job.train.sequence_parallel,
+        flash_attention=job.train.flash_attention,
+    )
+    return Job(model=job.model, train=train, parallel=parallel)
+
+
+@lru_cache(maxsize=4096)
+def _layer_time(job: Job, system: System) -> LayerTime:
     chip, software = system.chip, system.software
     narrow = job.train.precision == "fp8"
     peak = chip.fp8_flops * software.fp8_share if narrow else chip.matmul_flops

@@ -28,6 +28,7 @@ class StepTime:
     step_s: float
     compute_s: float
     bubble_s: float
+    bubble_fraction: float
     exposed_s: dict[str, float]
     forward_s: float
     backward_s: float
@@ -56,13 +57,29 @@ def stage_work(job: Job, stage: int, *, system: System, fewer_at_ends: int = 0) 
     layers = sum(chunk_sizes(job, stage))
     if stage in (0, job.parallel.pp - 1) and job.parallel.pp > 1:
         layers = max(0, layers - fewer_at_ends)
+    return _work(job, layers, stage == 0, stage == job.parallel.pp - 1, system)
+
+
+def stages_work(job: Job, *, system: System, fewer_at_ends: int = 0) -> list[StageWork]:
+    """:func:`stage_work` of every stage; stages alike are worked out once."""
+    alike: dict[tuple[int, bool, bool], StageWork] = {}
+    found = []
+    for stage in range(job.parallel.pp):
+        kind = (sum(chunk_sizes(job, stage)), stage == 0, stage == job.parallel.pp - 1)
+        if kind not in alike:
+            alike[kind] = stage_work(job, stage, system=system, fewer_at_ends=fewer_at_ends)
+        found.append(alike[kind])
+    return found
+
+
+def _work(job: Job, layers: int, first: bool, last: bool, system: System) -> StageWork:
     times = layer_time(job, system=system)
     forward, weight = times.forward * layers, times.weight * layers
     backward = (times.backward + times.again) * layers
-    if stage == job.parallel.pp - 1:
+    if last:
         head_forward, head_backward, head_weight = _head(job, system)
         forward, backward, weight = forward + head_forward, backward + head_backward, weight + head_weight
-    if stage == 0:
+    if first:
         touched = Work(moved_s(3 * block_bytes(job), chip=system.chip, passes=system.software.passes))
         forward, backward = forward + touched, backward + touched
     return StageWork(forward, backward, weight)
@@ -88,9 +105,7 @@ def _head(job: Job, system: System) -> tuple[Work, Work, Work]:
 def step_time(job: Job, *, system: System, fewer_at_ends: int = 0) -> StepTime:
     """Seconds of one step of ``job`` on ``system``; for ``fewer_at_ends`` see :func:`stage_work`."""
     parallel, m = job.parallel, job.gradient_accumulation
-    work = [
-        stage_work(job, stage, system=system, fewer_at_ends=fewer_at_ends) for stage in range(parallel.pp)
-    ]
+    work = stages_work(job, system=system, fewer_at_ends=fewer_at_ends)
     slowest = max(work, key=lambda stage: stage.total)
     send_s, exposed_send_s = _sends(job, system)
     bubble_s = _bubble_s(job, work, slowest) + (2 * (parallel.pp - 1) * send_s if parallel.pp > 1 else 0.0)
@@ -108,6 +123,7 @@ def step_time(job: Job, *, system: System, fewer_at_ends: int = 0) -> StepTime:
         step_s=compute_s + bubble_s + sum(exposed.values()),
         compute_s=compute_s,
         bubble_s=bubble_s,
+        bubble_fraction=bubble_fraction(job, work),
         exposed_s=exposed,
         forward_s=slowest.forward.total,
         backward_s=slowest.backward.total,
@@ -115,13 +131,29 @@ def step_time(job: Job, *, system: System, fewer_at_ends: int = 0) -> StepTime:
     )
 
 
+def bubble_fraction(job: Job, work: list[StageWork] | None = None) -> float:
+    """Idle share of stages x pipeline time, without transfers; stages are equal where ``work`` is not given.
+
+    >>> from pdtlib.plan.job import from_dict
+    >>> tables = {"model": {"preset": "gpt2"}, "train": {"global_batch": 2}, "parallel": {"pp": 4}}
+    >>> round(bubble_fraction(from_dict(tables)), 3)  # (p-1) / (m+p-1)
+    0.6
+    """
+    if work is None:
+        work = [StageWork(Work(1.0), Work(2.0), Work(1.0))] * job.parallel.pp
+    slowest = max(work, key=lambda stage: stage.total)
+    m = job.gradient_accumulation
+    length = m * slowest.total + _bubble_s(job, work, slowest)
+    return 1 - m * sum(stage.total for stage in work) / (len(work) * length)
+
+
 def _bubble_s(job: Job, work: list[StageWork], slowest: StageWork) -> float:
     """Idle time of the slowest stage while the pipeline fills and drains."""
-    others = [stage for stage in work if stage is not slowest]
+    others = len(work) - 1
     if not others:
         return 0.0
-    whole = sum(stage.total for stage in others)
-    weight = sum(stage.weight.total for stage in others)
+    whole = sum(stage.total for stage in work) - slowest.total
+    weight = sum(stage.weight.total for stage in work) - slowest.weight.total
     schedule = job.parallel.schedule
     if schedule in ("gpipe", "1f1b"):
         return whole
@@ -134,8 +166,8 @@ def _bubble_s(job: Job, work: list[StageWork], slowest: StageWork) -> float:
     if schedule == "zb-v":  # nothing idles where the three parts are equal
         return max(0.0, whole - 3 * weight) / 2
     # dualpipe: (p/2 - 1)(F&B + B - 3W), with F&B as long as both and B the whole backward pass
-    forward = sum(stage.forward.total for stage in others)
-    pairs = (job.parallel.pp / 2 - 1) / len(others)
+    forward = sum(stage.forward.total for stage in work) - slowest.forward.total
+    pairs = (job.parallel.pp / 2 - 1) / others
     return max(0.0, pairs * (whole + (whole - forward) - 3 * weight))
 
 
