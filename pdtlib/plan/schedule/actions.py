@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from pdtlib.plan.schedule.errors import BadArgument, at_least
+from pdtlib.plan.arguments import BadArgument, at_least
 
 COMPUTE = ("F", "B", "W")
 MESSAGES = ("SF", "RF", "SB", "RB")  # send and receive an activation (F) or its gradient (B)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from pdtlib.plan.schedule.actions import Act, Layout, Schedule
-from pdtlib.plan.schedule.errors import BadArgument, at_least
+from pdtlib.plan.arguments import BadArgument, at_least
 from pdtlib.plan.schedule.replay import Costs
 from pdtlib.plan.schedule.simulate import simulate
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pdtlib.plan.schedule.actions import Act, Program
-from pdtlib.plan.schedule.errors import BadArgument
+from pdtlib.plan.arguments import BadArgument
 
 
 def dualpipe(stages: int, microbatches: int) -> tuple[list[Program], frozenset[tuple[int, int]]]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from pdtlib.plan.schedule.actions import Act, Layout, Place, Program, Schedule
 from pdtlib.plan.schedule.check import check
-from pdtlib.plan.schedule.errors import BadArgument
+from pdtlib.plan.arguments import BadArgument
 from pdtlib.plan.schedule.replay import Costs, feeds, replay
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pdtlib.plan.schedule.actions import COMPUTE, Act, Place, Schedule
-from pdtlib.plan.schedule.errors import BadArgument
+from pdtlib.plan.arguments import BadArgument
 
 
 @dataclass(frozen=True, kw_only=True)

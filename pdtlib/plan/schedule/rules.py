@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from pdtlib.plan.schedule.catalog import FAMILIES, NAMES
-from pdtlib.plan.schedule.errors import BadArgument
+from pdtlib.plan.arguments import BadArgument
 from pdtlib.plan.spec import Problem
 
 TARGETS = ("pdtlib", "megatron", "torch", "deepspeed")

@@ -1,0 +1,51 @@
+"""Spare nodes: how many must stand ready so that a failed one can always be replaced at once.
+
+Failed nodes come back after ``repair_h``. With ``nodes`` in use, each failing every ``node_mtbf_h``, the
+number in repair is Poisson with mean nodes x repair / MTBF (repairs don't wait for each other, and spares
+that idle don't fail).
+"""
+
+from __future__ import annotations
+
+import math
+
+from pdtlib.plan.arguments import BadArgument, at_least
+
+
+def probability_enough(spares: int, *, nodes: int, node_mtbf_h: float, repair_h: float) -> float:
+    """The chance that at most ``spares`` nodes are in repair at a moment."""
+    at_least("spares", spares, 0)
+    mean = _mean(nodes=nodes, node_mtbf_h=node_mtbf_h, repair_h=repair_h)
+    return math.fsum(
+        math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) if mean > 0 else float(k == 0)
+        for k in range(spares + 1)
+    )
+
+
+def spares_needed(*, nodes: int, node_mtbf_h: float, repair_h: float, confidence: float = 0.99) -> int:
+    """The fewest spares that are enough with chance ``confidence``.
+
+    >>> spares_needed(nodes=2048, node_mtbf_h=50_000 / 8, repair_h=24)
+    15
+    """
+    if not 0 < confidence < 1:
+        raise BadArgument("confidence", confidence, valid=("between 0 and 1",))
+    mean = _mean(nodes=nodes, node_mtbf_h=node_mtbf_h, repair_h=repair_h)
+    spares, chance = 0, math.exp(-mean)
+    total = chance
+    if chance == 0.0:  # a mean beyond 745: start where the chances become representable
+        spares = max(0, int(mean - 40 * math.sqrt(mean)))
+        total = chance = math.exp(spares * math.log(mean) - mean - math.lgamma(spares + 1))
+    while total < confidence:
+        spares += 1
+        chance *= mean / spares
+        total += chance
+    return spares
+
+
+def _mean(*, nodes: int, node_mtbf_h: float, repair_h: float) -> float:
+    at_least("nodes", nodes, 1)
+    at_least("repair_h", repair_h, 0)
+    if not node_mtbf_h > 0:
+        raise BadArgument("node_mtbf_h", node_mtbf_h, valid=("above 0, in hours",))
+    return nodes * repair_h / node_mtbf_h
