@@ -26,8 +26,9 @@ def stack_of(case: Case) -> str:
     gpu = str((case.get("hardware") or {}).get("gpu") or "")
     if "llm-foundry" in framework:
         return "foundry-h100" if gpu.startswith("H") else "foundry"  # its tables for the two are years apart
-    modern = "meta" if case.get("kind") == "gpu_hours" else "megatron-2021"
-    return next((stack for part, stack in STACKS if part in framework), modern)
+    if case.get("kind") == "gpu_hours":
+        return "meta" if gpu.startswith("H") else "fsdp"
+    return next((stack for part, stack in STACKS if part in framework), "megatron-2021")
 
 
 def job_of(case: Case) -> Job | None:

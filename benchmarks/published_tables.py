@@ -40,7 +40,7 @@ STACKS = (
     ("nanotron", "nanotron"),
     ("NeMo 24", "nemo-2024"),
     ("NeMo", "megatron-core"),
-    ("Meta", "meta"),
+    ("Meta internal", "meta"),
 )
 
 LINKS = (

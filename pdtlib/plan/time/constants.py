@@ -38,6 +38,17 @@ MATMUL_SHARE = {
 }
 FP8_SHARE = {"H100": 0.71, "H200": 0.73, "B200": 0.76, "GB200": 0.72, "GB300": 0.72, "MI300X": 0.5}
 
+SUSTAINED = {
+    # Share of the best measured product's rate that clocks under a training job's load leave.
+    "H100": 0.85,
+    "H100-96GB-HBM2e(Meta)": 1.0,  # in its share above
+    "H800": 0.85,
+    "H200": 0.85,
+    "B200": 0.85,
+    "GB200": 0.85,
+    "GB300": 0.85,
+}
+
 # Fitted to the single-node runs of small models: elements of k that filling a tile's pipeline costs, and the
 # share of the printed memory rate that element-wise kernels reach.
 RAMP = 180.0
@@ -56,10 +67,12 @@ INTER_SHARE, INTER_START_S, INTER_STEP_S = 0.9, 120e-6, 17e-6
 def chip(gpu: str) -> Chip:
     """Achieved rates of a GPU of :data:`pdtlib.plan.presets.GPUS`."""
     spec, family = GPUS[gpu], gpu.partition("-")[0]
+    matmul = spec.matmul_flops or spec.peak_flops * MATMUL_SHARE.get(gpu, MATMUL_SHARE[family])
+    sustained = SUSTAINED.get(gpu, SUSTAINED.get(family, 1.0))
     return Chip(
         name=gpu,
-        matmul_flops=spec.matmul_flops or spec.peak_flops * MATMUL_SHARE.get(gpu, MATMUL_SHARE[family]),
-        fp8_flops=(spec.peak_fp8_flops or 0.0) * FP8_SHARE.get(family, 0.71),
+        matmul_flops=matmul * sustained,
+        fp8_flops=(spec.peak_fp8_flops or 0.0) * FP8_SHARE.get(family, 0.71) * sustained,
         multiprocessors=MULTIPROCESSORS[family],
         ramp=RAMP,
         memory_bytes_per_s=MEMORY_SHARE * spec.hbm_bytes_per_s,
@@ -133,8 +146,8 @@ SOFTWARE = {
         # Fitted on MegaScale's 256 GPUs.
         _stack("megascale", matmul_share=1.0, overlap_tp=0.46, overlap_dp=0.9, overlap_pp=0.8),
         # Llama 3's own stack. Fitted on 8,192 GPUs.
-        _stack("meta", matmul_share=0.689, overlap_tp=0.3, overlap_dp=0.9, overlap_pp=0.8),
-        _stack("nanotron", matmul_share=0.77, passes=0.7, step_s=0.057, overlap_tp=0.03, overlap_dp=0.06),
+        _stack("meta", matmul_share=0.811, overlap_tp=0.3, overlap_dp=0.9, overlap_pp=0.8),
+        _stack("nanotron", matmul_share=0.906, passes=0.7, step_s=0.057, overlap_tp=0.03, overlap_dp=0.06),
         # llm-foundry, A100 and (newer) H100. Fitted on every other run.
         _stack(
             "foundry",
@@ -146,7 +159,7 @@ SOFTWARE = {
         ),
         _stack(
             "foundry-h100",
-            matmul_share=0.835,
+            matmul_share=0.982,
             passes=1.71,
             overlap_dp=0.085,
             attention_share=0.31,
@@ -157,7 +170,7 @@ SOFTWARE = {
         # NeMo 24 on H100, and Megatron-Core 0.8 of the same year. Fitted on half of their runs.
         _stack(
             "nemo-2024",
-            matmul_share=0.69,
+            matmul_share=0.812,
             passes=0.7,
             step_s=0.1,
             overlap_tp=0.11,
@@ -166,7 +179,7 @@ SOFTWARE = {
         ),
         _stack(
             "megatron-core-2024",
-            matmul_share=0.77,
+            matmul_share=0.906,
             passes=1.89,
             step_s=0.041,
             overlap_tp=0.5,
@@ -176,7 +189,7 @@ SOFTWARE = {
         # NeMo 25 and Megatron-Bridge on H100. Fitted on the smallest run of each kind, checked on the larger.
         _stack(
             "megatron-core",
-            matmul_share=0.78,
+            matmul_share=0.918,
             passes=0.99,
             overlap_tp=0.9,
             overlap_dp=0.9,
