@@ -232,6 +232,8 @@ def main() -> int:
     parser.add_argument("--data", type=Path, nargs="*", default=[], help="text files or .bin token files")
     parser.add_argument("--json", type=Path, help="write predicted, measured and error to this file")
     options = parser.parse_args()
+    if options.preset != "laptop" and not torch.cuda.is_available():
+        parser.error(f"--preset {options.preset}: needs a GPU for each process; valid here: laptop")
     device = init("gloo" if options.preset == "laptop" else None)
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     mesh = build_mesh({"dp": world_size}, device_type=device.type)

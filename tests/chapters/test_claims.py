@@ -1,0 +1,95 @@
+"""The claim register: complete, and every verdict that is computed is the one a reviewer gave by hand."""
+
+from collections import Counter
+
+import pytest
+
+from pdtlib.book import claims
+from pdtlib.book.claims.judge import (
+    ASSUMPTION,
+    EXACT,
+    IMPRECISE,
+    WRONG,
+    Reading,
+    Register,
+    near,
+    prints_as,
+    verdict,
+)
+from pdtlib.book.claims.render import ClaimList
+
+PER_SECTION = {"0": 2, "1.1": 6, "1.2": 5, "2.1": 5, "2.2": 2, "2.3": 17}
+JUDGED_BY_HAND = {"C0-b", "C2.3-a"}
+"""A judgement, and a name with its inventor: nothing to compute."""
+
+
+def test_every_claim_of_the_sections_is_there() -> None:
+    register = claims.register()
+    assert Counter(claim.section for claim in register) == PER_SECTION
+    for section, many in PER_SECTION.items():
+        letters = [claim.id.rpartition("-")[2] for claim in register if claim.section == section]
+        assert letters == [chr(ord("a") + i) for i in range(many)]
+
+
+@pytest.mark.parametrize("claim", claims.register(), ids=lambda claim: claim.id)
+def test_computed_verdicts_agree_with_the_reviewer(claim: claims.Claim) -> None:
+    result, finding = claims.judged(claim)
+    assert result == claim.registered
+    assert bool(finding.readings) == (claim.id not in JUDGED_BY_HAND)
+    assert claim.says.strip()
+    assert finding.reason.strip()
+    assert claim.sources or claim.id == "C0-b"
+
+
+def test_verdicts_of_sections_1_and_2_in_numbers() -> None:
+    assert claims.counted(*PER_SECTION) == {EXACT: 12, ASSUMPTION: 11, IMPRECISE: 5, WRONG: 9}
+
+
+@pytest.mark.parametrize(
+    ("readings", "expected"),
+    [
+        ([(True, True), (True, True)], EXACT),
+        ([(True, True), (True, False)], EXACT),
+        ([(True, True), (False, True)], ASSUMPTION),
+        ([(False, True), (True, False)], IMPRECISE),
+        ([(False, True), (False, False)], WRONG),
+    ],
+)
+def test_the_verdict_follows_from_the_readings(readings: list[tuple[bool, bool]], expected: str) -> None:
+    assert verdict([Reading("", holds, usual=usual) for holds, usual in readings]) == expected
+
+
+def test_readings_without_a_usual_one_are_refused() -> None:
+    with pytest.raises(ValueError, match="usual"):
+        verdict([Reading("odd", True, usual=False)])
+    with pytest.raises(ValueError, match="usual"):
+        verdict([])
+
+
+def test_printed_numbers_are_compared_to_their_last_digit() -> None:
+    assert prints_as(139.6, 140)
+    assert not prints_as(140.6, 140)
+    assert prints_as(87.46, 87.5)
+    assert not prints_as(87.4, 87.5)
+    assert near(15_580, 15_000)
+    assert not near(15_580, 22_000)
+
+
+def test_a_claim_with_an_unknown_verdict_is_refused() -> None:
+    with pytest.raises(ValueError, match="mostly"):
+        Register().claim("C9-a", says="x", registered="mostly right")
+
+
+def test_an_unknown_section_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match=r"2\.3"):
+        claims.of_sections("7.7")
+
+
+def test_the_page_shows_every_claim_and_opens_what_needs_correcting() -> None:
+    shown = claims.of_sections("2.3")
+    markup = ClaimList(shown)._repr_html_()
+    for claim in shown:
+        assert f'id="claim-{claim.id}"' in markup
+        opened = f'<details open id="claim-{claim.id}"' in markup
+        assert opened == (claims.judged(claim)[0] in (IMPRECISE, WRONG))
+    assert "17 claims: 5 exact, 3 right under an assumption, 3 imprecise, 6 wrong." in markup
