@@ -1,12 +1,24 @@
 """Start real runs from tests, and see that nothing of them is left."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
 import uuid
+from multiprocessing import forkserver
 from pathlib import Path
+
+from pdtlib.engine.dist import spawn
+from pdtlib.engine.training.checks import check
+from pdtlib.engine.training.loop import train
+from pdtlib.engine.training.options import Options
+from pdtlib.engine.training.run_dir import read_metrics
+
+# Ranks of `train_on` are forked from a server that has everything imported already.
+multiprocessing.set_forkserver_preload(["pdtlib.engine.training.loop"])
+forkserver.ensure_running()
 
 FAULTS = Path(__file__).parent / "faults"
 PDT = [sys.executable, "-c", "from pdtlib.cli import main; main()"]
@@ -14,12 +26,14 @@ PDT = [sys.executable, "-c", "from pdtlib.cli import main; main()"]
 JOB = """
 [model]
 layers = 2
-hidden = 32
-heads = 4
-vocab = 256
+hidden = 33
+heads = 3
+kv_heads = 1
+head_dim = 10
+ffn = 53
+vocab = 257
 seq = 32
 activation = "swiglu"
-kv_heads = 2
 [train]
 global_batch = 8
 micro_batch = 1
@@ -39,6 +53,18 @@ def write_job(folder: Path, text: str = JOB) -> Path:
 
 def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(FAULTS), **more}
+
+
+def train_on(ranks: int, job: Path, out: Path, **options: object) -> list[dict[str, object]]:
+    """The loop itself on ``ranks`` processes, without launcher and start-up; returns the metrics."""
+    changes = (*options.pop("changes", ()), f"hardware.n_gpus={ranks}")
+    spawn(_train, ranks, Options(job=job, out=out, changes=changes, **options), timeout_s=240)
+    return read_metrics(out)
+
+
+def _train(options: Options) -> None:
+    ranks = int(os.environ["WORLD_SIZE"])
+    train(check(options, world_size=ranks, local_world_size=ranks))
 
 
 class Process(subprocess.Popen):

@@ -47,10 +47,11 @@ def main(arguments: Sequence[str]) -> None:
     local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     run = check(parse(arguments), world_size=world_size, local_world_size=local_world_size)
     train(run)
+    shutdown()
 
 
 def train(run: Run) -> None:
-    """Train as one rank of the run, and leave a run directory behind."""
+    """Train as one rank of the run, and leave a run directory behind. Called by all ranks."""
     job, settings, out = run.job, run.job.train, run.options.out
     device = init(BACKENDS[run.options.device])
     mesh = build_mesh(job.parallel, device_type=device.type)
@@ -136,7 +137,6 @@ def train(run: Run) -> None:
     report.write(steps_done=run.steps - first)
     report.say(f"done: {run.steps} steps, in {out}")
     report.close()
-    shutdown()
 
 
 def activation_meter(replica: Replica) -> ActivationMeter:
