@@ -22,7 +22,6 @@ from pdtlib.figures.theme import LIGHT, resolve
 from pdtlib.figures.words import say
 
 STYLE = Path(__file__).with_name("front") / "explorer.css"
-WIDE = widgets.Layout(width="auto", max_width="26rem")
 
 
 class Live:
@@ -63,17 +62,18 @@ class Live:
         data = view.to_dict()
         for name, count in data["limits"].items():
             _limit(self.inputs[name], self.explorer.control(name), count)
-        self.summary.value = _styled(f'<p class="pdt-summary">{escape(view.summary)}</p>')
+        self.summary.value = _styled(
+            f'<p class="pdt-summary" style="position:static;min-height:0">{escape(view.summary)}</p>'
+        )
         table = (
             f"<details><summary>{escape(say('page.table'))}</summary>{table_html(data['table'])}</details>"
         )
         self.words.value = _styled(legend_html(data) + readouts_html(data) + notes_html(data) + table)
         drawn = go.Figure(resolve(data["figure"], LIGHT))
         drawn.layout.paper_bgcolor = LIGHT["paper"]  # a kernel cannot know the notebook's theme
-        with self.figure.batch_update():
-            self.figure.data = ()
-            self.figure.add_traces(drawn.data)
-            self.figure.layout = drawn.layout
+        self.figure.data = ()
+        self.figure.add_traces(drawn.data)
+        self.figure.layout = drawn.layout
 
     def _show_what_applies(self) -> None:
         state = self.state()
@@ -122,14 +122,22 @@ def live(explorer: Explorer, state: Mapping[str, str]) -> widgets.Widget:
 def _input(control: Control, key: str) -> Any:
     value = control.parse(key)
     if isinstance(control, Toggle):
-        return widgets.Checkbox(value=value, indent=False, layout=WIDE)
+        return widgets.Checkbox(value=value, indent=False, layout=_wide())
     if isinstance(control, Slider):
-        return widgets.SelectionSlider(options=_options(control), value=value, layout=WIDE)
+        return widgets.SelectionSlider(options=_options(control), value=value, layout=_wide())
     if isinstance(control, Choice):
         kind = widgets.ToggleButtons if fits_in_segments(control) else widgets.Dropdown
-        return kind(options=_options(control), value=value, layout=WIDE)
+        shown = kind(options=_options(control), value=value, layout=_wide())
+        if isinstance(shown, widgets.ToggleButtons):
+            shown.style.button_width = "auto"
+        return shown
     assert isinstance(control, Number)
-    return widgets.Text(value=key, continuous_update=False, layout=WIDE)
+    return widgets.Text(value=key, continuous_update=False, layout=_wide())
+
+
+def _wide() -> widgets.Layout:
+    """A layout of its own for each input: one is hidden without the others."""
+    return widgets.Layout(width="auto", max_width="26rem")
 
 
 def _options(control: Choice) -> list[tuple[str, Any]]:

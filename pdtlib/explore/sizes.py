@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pdtlib.explore.controls import Choice, Number
 from pdtlib.explore.explorer import Values
+from pdtlib.figures.amounts import count_words, gb_words
 from pdtlib.figures.words import say
-from pdtlib.plan import presets, units
+from pdtlib.plan import presets
 from pdtlib.plan.job import Job
 from pdtlib.plan.params import count
 
@@ -30,13 +31,13 @@ GPUS = ("A100-SXM4-40", "A100-SXM4-80", "H100-SXM5", "H200", "B200", "GB300", "M
 
 def named_text(name: str) -> str:
     """A preset's name with its exact count, rounded for the eye."""
-    return say("size.named", name=name, count=units.count_text(count(presets.model(name)).total))
+    return say("size.named", name=name, count=count_words(count(presets.model(name)).total))
 
 
 def model_controls(default: str, *, group: str = "") -> tuple[Choice, Number]:
     """A choice of model by name or round count, and a number of parameters for the reader's own."""
     round_options = tuple(
-        (key, say("size.round", count=units.count_text(number), who=say(ROUND_OWNERS[key])))
+        (key, say("size.round", count=count_words(number), who=say(ROUND_OWNERS[key])))
         for key, number in ROUND.items()
     )
     named = tuple((name, named_text(name)) for name in NAMED)
@@ -80,7 +81,7 @@ def adopted_model(job: Job) -> dict[str, object]:
 def gpu_control(default: str = "A100-SXM4-80", *, group: str = "") -> Choice:
     """A choice of GPU with its memory."""
     texts = {
-        name: say("cluster.gpu_text", name=name, memory=units.gb_text(presets.GPUS[name].memory_bytes))
+        name: say("cluster.gpu_text", name=name, memory=gb_words(presets.GPUS[name].memory_bytes))
         for name in GPUS
     }
     return Choice(

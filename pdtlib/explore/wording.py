@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pdtlib.figures.amounts import gb_words, time_words
 from pdtlib.plan import units
 
 TEXTS: dict[str, Callable[[float], str]] = {
-    "bytes": units.gb_text,
-    "s": units.time_text,
+    "bytes": gb_words,
+    "s": time_words,
     "flops": units.flops_text,
     "count": lambda value: f"{value:,.0f}",
     "share": units.percent_text,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pdtlib.figures.amounts import gb_words
 from pdtlib.figures.parts import STATE_PARTS, Part, bars, capacity_line, totals
 from pdtlib.figures.theme import NARROW, axis, layout
 from pdtlib.figures.words import say
-from pdtlib.plan.units import GB, gb_text
+from pdtlib.plan.units import GB
 
 PARTS = (
     *STATE_PARTS,
@@ -32,7 +33,7 @@ def figure(terms: Sequence[tuple[Part, float]], *, capacity_bytes: float) -> dic
         text = say(
             "memory.hover",
             part=say(f"memory.{part.name}"),
-            amount=gb_text(value),
+            amount=gb_words(value),
             share=f"{value / whole:.1%}",
         )
         trace = bars(part, [value, value], [name, last], hover=[text, text])
@@ -43,8 +44,8 @@ def figure(terms: Sequence[tuple[Part, float]], *, capacity_bytes: float) -> dic
         start += value
         ends.append(start)
     labels = [say(f"memory.axis_{part.name}") for part, _ in terms]
-    texts = [gb_text(value) for _, value in terms]
-    traces.append(totals([*ends, whole], [*labels, last], [*texts, f"<b>{gb_text(whole)}</b>"]))
+    texts = [gb_words(value) for _, value in terms]
+    traces.append(totals([*ends, whole], [*labels, last], [*texts, f"<b>{gb_words(whole)}</b>"]))
     longest = max(capacity_bytes, whole) / GB
     return {
         "data": traces,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pdtlib.figures.amounts import time_words
 from pdtlib.figures.parts import Part, heading, marker
 from pdtlib.figures.theme import axis, layout
 from pdtlib.figures.words import say
 from pdtlib.plan.overlap import Overlap, Span
-from pdtlib.plan.units import time_text
 
 COMPUTE = Part("compute", "c1")
 COMMUNICATION = Part("communication", "c2", "/")
@@ -39,7 +39,7 @@ def figure(
         "marker": {"color": colors},
         "hoverinfo": "text",
         "hovertext": [
-            say("overlap.hover_curve", bucket=name, exposed=time_text(seconds)) for name, seconds in curve
+            say("overlap.hover_curve", bucket=name, exposed=time_words(seconds)) for name, seconds in curve
         ],
     }
     end = line.end_s * MS
@@ -89,4 +89,6 @@ def _lane(line: Overlap, lane: str, num_buckets: int) -> dict[str, Any]:
 def _hover(group: Sequence[Span], first: int) -> str:
     key = "overlap.bucket_name" if len(group) == 1 else "overlap.bucket_names"
     name = say(key, first=first, last=first + len(group) - 1)
-    return say("overlap.hover", name=name, start=time_text(group[0].start_s), end=time_text(group[-1].end_s))
+    return say(
+        "overlap.hover", name=name, start=time_words(group[0].start_s), end=time_words(group[-1].end_s)
+    )

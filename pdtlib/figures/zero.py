@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pdtlib.figures.amounts import gb_words
 from pdtlib.figures.parts import STATE_PARTS, Part, bars, capacity_line, heading, totals
 from pdtlib.figures.theme import NARROW, axis, layout
 from pdtlib.figures.words import say
 from pdtlib.plan.states import StateBytes
-from pdtlib.plan.units import GB, gb_text
+from pdtlib.plan.units import GB
 
 SENT = Part("sent", "c4", "-")
 
@@ -21,14 +22,14 @@ def figure(
     stages = [say(f"stage.{stage}") for stage in range(len(held))]
     traces = [_state_bars(part, held, stages) for part in STATE_PARTS]
     wholes = [states.total for states in held]
-    traces.append(totals(wholes, stages, [gb_text(whole) for whole in wholes]))
+    traces.append(totals(wholes, stages, [gb_words(whole) for whole in wholes]))
     below = {"xaxis": "x2", "yaxis": "y2"}
     hover = [
-        say("zero.hover_sent", stage=stage, amount=gb_text(sent))
+        say("zero.hover_sent", stage=stage, amount=gb_words(sent))
         for stage, sent in zip(stages, sent_bytes, strict=True)
     ]
     traces.append(bars(SENT, sent_bytes, stages, hover=hover, **below))
-    traces.append(totals(sent_bytes, stages, [gb_text(sent) for sent in sent_bytes], **below))
+    traces.append(totals(sent_bytes, stages, [gb_words(sent) for sent in sent_bytes], **below))
     longest = max(capacity_bytes, *wholes) / GB
     most = max(1e-3, *sent_bytes) / GB
     return {
@@ -53,7 +54,7 @@ def _state_bars(part: Part, held: Sequence[StateBytes], stages: Sequence[str]) -
     values = [float(getattr(states, part.name)) for states in held]
     name = say(f"state.{part.name}")
     hover = [
-        say("zero.hover", stage=stage, part=name, amount=gb_text(value))
+        say("zero.hover", stage=stage, part=name, amount=gb_words(value))
         for stage, value in zip(stages, values, strict=True)
     ]
     return bars(part, values, stages, hover=hover)

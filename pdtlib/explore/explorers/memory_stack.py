@@ -11,6 +11,7 @@ from pdtlib.explore.explorer import Explorer, Values
 from pdtlib.explore.precision import ACCOUNTINGS, accounting_control, accounting_of
 from pdtlib.explore.view import Readout, Swatch, Table, View
 from pdtlib.figures import memory as drawing
+from pdtlib.figures.amounts import bytes_words, count_words, gb_words
 from pdtlib.figures.words import say
 from pdtlib.plan import presets, states
 from pdtlib.plan.activations import layer_tensors
@@ -19,7 +20,6 @@ from pdtlib.plan.memory import recomputed_layer_bytes, setting_of, stage_memory
 from pdtlib.plan.params import count
 from pdtlib.plan.placement import rank_tensors
 from pdtlib.plan.sharding import padded_numel
-from pdtlib.plan.units import bytes_text, count_text, gb_text
 
 ARTICLE = "70b"
 VOCAB_MULTIPLE = 128  # per tensor-parallel rank: the default of --make-vocab-size-divisible-by
@@ -117,15 +117,15 @@ def _view(values: Values) -> View:
     gpu = presets.GPUS[values["gpu"]]
     fits = memory.total <= gpu.memory_bytes
     shown = [(part, memory.terms[part.name]) for part in drawing.PARTS if memory.terms[part.name]]
-    room = gb_text(gpu.memory_bytes)
+    room = gb_words(gpu.memory_bytes)
     words = {
         "gpus": job.parallel.world_size,
         "gpu": gpu.name,
         "capacity": room,
-        "total": gb_text(memory.total),
-        "states": gb_text(memory.states_bytes),
-        "rest": gb_text(memory.total - memory.states_bytes),
-        "room": gb_text(gpu.memory_bytes - memory.total),
+        "total": gb_words(memory.total),
+        "states": gb_words(memory.states_bytes),
+        "rest": gb_words(memory.total - memory.states_bytes),
+        "room": gb_words(gpu.memory_bytes - memory.total),
         "ratio": f"{memory.total / gpu.memory_bytes:.3g}",
     }
     one = "one" if job.parallel.world_size == 1 else "summary"
@@ -140,7 +140,7 @@ def _view(values: Values) -> View:
                     label=say(f"memory.{part.name}"),
                     color=part.color,
                     pattern=part.pattern,
-                    text=gb_text(value),
+                    text=gb_words(value),
                     value=value,
                     unit="bytes",
                 )
@@ -170,7 +170,7 @@ def _view(values: Values) -> View:
 
 
 def _row(name: str, value: float, whole: float) -> tuple[str, ...]:
-    return (name, gb_text(value), bytes_text(value, binary=True), f"{value / whole:.1%}")
+    return (name, gb_words(value), bytes_words(value, binary=True), f"{value / whole:.1%}")
 
 
 def _readouts(values: Values, job: Job, memory: _Memory, *, fits: bool, room: str) -> tuple[Readout, ...]:
@@ -180,34 +180,34 @@ def _readouts(values: Values, job: Job, memory: _Memory, *, fits: bool, room: st
         Readout(
             name="states",
             label=say("memory.readout_states"),
-            text=gb_text(memory.states_bytes),
+            text=gb_words(memory.states_bytes),
             value=memory.states_bytes,
             unit="bytes",
             note=say(
                 "memory.readout_states_note",
                 each=accounting.total,
-                count=count_text(memory.rank_params),
+                count=count_words(memory.rank_params),
                 stage=job.train.zero_stage,
             ),
         ),
         Readout(
             name="activations",
             label=say("memory.readout_activations"),
-            text=bytes_text(memory.layers_bytes, binary=True),
+            text=bytes_words(memory.layers_bytes, binary=True),
             value=memory.layers_bytes,
             unit="bytes",
             note=say(
                 "memory.readout_activations_note",
-                decimal=gb_text(memory.layers_bytes),
-                per_layer=bytes_text(memory.layers_bytes / job.model.layers, binary=True),
+                decimal=gb_words(memory.layers_bytes),
+                per_layer=bytes_words(memory.layers_bytes / job.model.layers, binary=True),
                 layers=job.model.layers,
             ),
         ),
-        Readout(name="rest", label=say("memory.readout_rest"), text=gb_text(rest), value=rest, unit="bytes"),
+        Readout(name="rest", label=say("memory.readout_rest"), text=gb_words(rest), value=rest, unit="bytes"),
         Readout(
             name="total",
             label=say("memory.readout_total"),
-            text=gb_text(memory.total),
+            text=gb_words(memory.total),
             value=memory.total,
             unit="bytes",
             note=say(f"memory.readout_total_{'fits' if fits else 'over'}", capacity=room),
@@ -227,7 +227,7 @@ def _readouts(values: Values, job: Job, memory: _Memory, *, fits: bool, room: st
 def _notes(values: Values, job: Job) -> tuple[str, ...]:
     notes = [say("memory.note_usable")]
     if values["model"] == ARTICLE:
-        notes.insert(0, say("memory.note_article", count=count_text(count(job.model).total)))
+        notes.insert(0, say("memory.note_article", count=count_words(count(job.model).total)))
     elif values["model"] in sizes.NAMED and job.model.vocab != presets.model(values["model"]).vocab:
         words = {
             "before": presets.model(values["model"]).vocab,

@@ -11,6 +11,7 @@ from pdtlib.explore.controls import Choice, Slider, Toggle, scale
 from pdtlib.explore.explorer import Explorer, Values
 from pdtlib.explore.view import Readout, Swatch, Table, View
 from pdtlib.figures import overlap as drawing
+from pdtlib.figures.amounts import bytes_words, count_words, time_words
 from pdtlib.figures.words import say
 from pdtlib.plan import presets
 from pdtlib.plan.comm import sent_bytes
@@ -18,7 +19,7 @@ from pdtlib.plan.job import Hardware, Job, from_dict, to_toml
 from pdtlib.plan.overlap import Overlap, bucket_timeline
 from pdtlib.plan.params import tensors
 from pdtlib.plan.sharding import buckets
-from pdtlib.plan.units import GB, MIB, bytes_text, count_text, percent_text, time_text
+from pdtlib.plan.units import GB, MIB, percent_text
 
 MODELS = ("gpt2", "gpt2-large", "gpt2-xl", "llama2-7b", "llama3-8b", "qwen2.5-14b", "qwen2.5-32b")
 TOKENS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
@@ -114,8 +115,8 @@ def _view(values: Values) -> View:
                 (
                     _bucket_text(bucket),
                     f"{case.num_buckets:,}",
-                    time_text(case.line.communication_s),
-                    time_text(case.line.exposed_s),
+                    time_words(case.line.communication_s),
+                    time_words(case.line.exposed_s),
                 )
                 for bucket, case in cases.items()
             ),
@@ -132,16 +133,16 @@ def _summary(values: Values, case: _Case) -> str:
     return say(
         "overlap.summary",
         buckets=f"{case.num_buckets:,}",
-        communication=time_text(line.communication_s),
-        hidden=time_text(line.communication_s - line.exposed_s),
-        exposed=time_text(line.exposed_s),
+        communication=time_words(line.communication_s),
+        hidden=time_words(line.communication_s - line.exposed_s),
+        exposed=time_words(line.exposed_s),
         share=percent_text(line.exposed_s / line.backward_s),
     )
 
 
 def _time(name: str, seconds: float, note: str) -> Readout:
     label = say(f"overlap.readout_{name}")
-    return Readout(name=name, label=label, text=time_text(seconds), value=seconds, unit="s", note=note)
+    return Readout(name=name, label=label, text=time_words(seconds), value=seconds, unit="s", note=note)
 
 
 def _readouts(values: Values, case: _Case, cases: dict[int, _Case]) -> tuple[Readout, ...]:
@@ -150,7 +151,7 @@ def _readouts(values: Values, case: _Case, cases: dict[int, _Case]) -> tuple[Rea
     # Of buckets that differ by less than what is shown, the largest: it sends the fewest messages.
     best = min(reversed(BUCKETS), key=lambda bucket: round(cases[bucket].line.exposed_s, 4))
     sent = sent_bytes("all_reduce", sum(_gradients(values)), values["ranks"])
-    words = {"params": count_text(_params(values)), "tokens": f"{values['tokens']:,}"}
+    words = {"params": count_words(_params(values)), "tokens": f"{values['tokens']:,}"}
     share = percent_text(line.exposed_s / line.backward_s)
     return (
         _time("exposed", line.exposed_s, say("overlap.readout_exposed_note", share=share)),
@@ -158,7 +159,7 @@ def _readouts(values: Values, case: _Case, cases: dict[int, _Case]) -> tuple[Rea
         _time(
             "communication",
             line.communication_s,
-            say("overlap.readout_communication_note", sent=bytes_text(sent)),
+            say("overlap.readout_communication_note", sent=bytes_words(sent)),
         ),
         _time("serial", serial.exposed_s, say("overlap.readout_serial_note")),
         Readout(
@@ -167,13 +168,13 @@ def _readouts(values: Values, case: _Case, cases: dict[int, _Case]) -> tuple[Rea
             text=f"{case.num_buckets:,}",
             value=case.num_buckets,
             unit="count",
-            note=say("overlap.readout_buckets_note", largest=bytes_text(case.largest_bytes, binary=True)),
+            note=say("overlap.readout_buckets_note", largest=bytes_words(case.largest_bytes, binary=True)),
         ),
         Readout(
             name="best",
             label=say("overlap.readout_best"),
             text=_bucket_text(best),
-            note=say("overlap.readout_best_note", exposed=time_text(cases[best].line.exposed_s)),
+            note=say("overlap.readout_best_note", exposed=time_words(cases[best].line.exposed_s)),
         ),
     )
 

@@ -6,8 +6,8 @@ from pdtlib.explore.controls import Choice, Player, Slider, scale
 from pdtlib.explore.explorer import Explorer, Values
 from pdtlib.explore.view import Readout, Swatch, Table, View
 from pdtlib.figures import ring as drawing
+from pdtlib.figures.amounts import bytes_words
 from pdtlib.figures.words import say
-from pdtlib.plan import units
 from pdtlib.plan.comm import sent_bytes
 from pdtlib.plan.ring import holdings, num_steps, transfers
 from pdtlib.plan.sharding import shard_numel
@@ -17,7 +17,7 @@ SIZES = (25 * 2**20, 10**9, 15 * 10**9, 140 * 10**9)  # a DDP bucket; gradients 
 
 
 def _size_text(size: int) -> str:
-    return units.bytes_text(size, binary=size == SIZES[0])
+    return bytes_words(size, binary=size == SIZES[0])
 
 
 def _view(values: Values) -> View:
@@ -33,8 +33,8 @@ def _view(values: Values) -> View:
         "step": step,
         "steps": steps,
         "size": _size_text(size),
-        "chunk": units.bytes_text(chunk),
-        "sent": units.bytes_text(step * chunk),
+        "chunk": bytes_words(chunk),
+        "sent": bytes_words(step * chunk),
         "factor": f"{steps / ranks:.3g}",
     }
     return View(
@@ -52,7 +52,7 @@ def _view(values: Values) -> View:
             Readout(
                 name="total",
                 label=say("ring.total"),
-                text=units.bytes_text(total),
+                text=bytes_words(total),
                 value=total,
                 unit="bytes",
                 note=say("ring.total_note", size=words["size"]),
@@ -68,7 +68,7 @@ def _view(values: Values) -> View:
             Readout(
                 name="naive",
                 label=say("ring.naive"),
-                text=units.bytes_text(steps * size),
+                text=bytes_words(steps * size),
                 value=steps * size,
                 unit="bytes",
                 note=say("ring.naive_note"),

@@ -11,13 +11,14 @@ from pdtlib.explore.controls import Number, Slider, Toggle, scale
 from pdtlib.explore.explorer import Explorer, Values
 from pdtlib.explore.view import Readout, Swatch, Table, View
 from pdtlib.figures import time as drawing
+from pdtlib.figures.amounts import count_words, time_words
 from pdtlib.figures.words import say
 from pdtlib.plan import flops as work
 from pdtlib.plan import presets
 from pdtlib.plan.job import Job, from_dict, to_toml
 from pdtlib.plan.params import count
 from pdtlib.plan.presets import Gpu
-from pdtlib.plan.units import DAY_S, HOUR_S, count_text, flops_text, percent_text, time_text
+from pdtlib.plan.units import DAY_S, HOUR_S, flops_text, percent_text
 
 GPUS = (1, 8, 64, 128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192, 16384, 24576, 32768, 65536, 131072)
 MFUS = tuple(percent / 100 for percent in (10, 20, 25, 30, 35, 40, 43, 45, 50, 55, 60, 65, 70, 80, 90, 100))
@@ -132,9 +133,9 @@ def _summary(run: _Run) -> str:
         "gpus": f"{run.gpus:,}",
         "gpu": run.gpu.name,
         "mfu": percent_text(run.mfu, digits=0),
-        "params": count_text(run.params),
-        "tokens": count_text(run.tokens),
-        "time": time_text(run.days() * DAY_S),
+        "params": count_words(run.params),
+        "tokens": count_words(run.tokens),
+        "time": time_words(run.days() * DAY_S),
         "target": run.target_days,
         "needed": percent_text(run.needed_mfu),
         "more": f"{run.needed_gpus(run.mfu):,}",
@@ -147,7 +148,7 @@ def _summary(run: _Run) -> str:
 
 
 def _readouts(values: Values, run: _Run) -> tuple[Readout, ...]:
-    words = {"params": count_text(run.params), "tokens": count_text(run.tokens)}
+    words = {"params": count_words(run.params), "tokens": count_words(run.tokens)}
     bound = run.days(gpus=1, mfu=1.0)
     readouts = [
         Readout(
@@ -239,7 +240,7 @@ def _notes(values: Values, run: _Run) -> tuple[str, ...]:
     if values["model"] in sizes.NAMED:
         counted = count(presets.model(values["model"]))
         if counted.active != counted.total:
-            words = {"active": count_text(counted.active), "total": count_text(counted.total)}
+            words = {"active": count_words(counted.active), "total": count_words(counted.total)}
             notes.append(say("time.note_moe", **words))
     return tuple(notes)
 

@@ -8,12 +8,12 @@ from pdtlib.explore.explorer import Explorer, Values
 from pdtlib.explore.precision import ACCOUNTINGS, accounting_control, accounting_of
 from pdtlib.explore.view import Readout, Swatch, Table, View
 from pdtlib.figures import zero as drawing
+from pdtlib.figures.amounts import gb_words
 from pdtlib.figures.parts import STATE_PARTS
 from pdtlib.figures.words import say
 from pdtlib.plan import presets, states
 from pdtlib.plan.comm import zero_messages
 from pdtlib.plan.job import Job, from_dict, to_toml
-from pdtlib.plan.units import gb_text
 
 STAGES = range(4)
 RANKS = (1, 2, 3, 4, 6, 8, 10, 11, 12, 14, 16, 24, 32, 48, 64, 128, 256, 512, 1024)
@@ -48,7 +48,7 @@ def _view(values: Values) -> View:
         _sent_bytes(values, s, params=params, element_bytes=(1, 1)) / share if share else 0.0 for s in STAGES
     ]
     names = [say(f"stage.{s}") for s in STAGES]
-    room = gb_text(capacity)
+    room = gb_words(capacity)
     return View(
         figure=drawing.figure(held, sent, capacity_bytes=capacity),
         summary=_summary(
@@ -59,7 +59,7 @@ def _view(values: Values) -> View:
                 Readout(
                     name=f"stage{s}",
                     label=say("zero.total", stage=names[s]),
-                    text=gb_text(held[s].total),
+                    text=gb_words(held[s].total),
                     value=held[s].total,
                     unit="bytes",
                     note=_fits_note(starts[s], room),
@@ -70,7 +70,7 @@ def _view(values: Values) -> View:
             Readout(
                 name="sent",
                 label=say("zero.volume", stage=names[chosen]),
-                text=gb_text(sent[chosen]),
+                text=gb_words(sent[chosen]),
                 value=sent[chosen],
                 unit="bytes",
                 note=say("zero.volume_note", factor=f"{volumes[chosen]:g}"),
@@ -103,11 +103,11 @@ def _view(values: Values) -> View:
             rows=tuple(
                 (
                     names[s],
-                    *(gb_text(getattr(held[s], part.name)) for part in STATE_PARTS),
-                    gb_text(held[s].total),
+                    *(gb_words(getattr(held[s], part.name)) for part in STATE_PARTS),
+                    gb_words(held[s].total),
                     say("zero.yes" if held[s].total <= capacity else "zero.no"),
                     str(starts[s] or say("zero.never")),
-                    gb_text(sent[s]),
+                    gb_words(sent[s]),
                     f"{volumes[s]:g}",
                 )
                 for s in STAGES
@@ -133,15 +133,15 @@ def _summary(
         "zero.fits_here" if fits else "zero.fits_not",
         stage=name,
         ranks=ranks,
-        total=gb_text(held.total),
-        capacity=gb_text(capacity),
+        total=gb_words(held.total),
+        capacity=gb_words(capacity),
     )
     if fits:
         return text
     if start is not None:
         return f"{text} {say('zero.fits_more', needed=start)}"
     whole, _ = states.whole_and_sharded(accounting, stage)
-    return f"{text} {say('zero.fits_no_more', whole=gb_text(params * whole))}"
+    return f"{text} {say('zero.fits_no_more', whole=gb_words(params * whole))}"
 
 
 def _fits_note(start: int | None, room: str) -> str:
@@ -154,10 +154,10 @@ def _notes(values: Values, name: str, *, gathered: float, sent: tuple[float, flo
     plain, chosen = sent
     notes = [say("zero.note_states")]
     if values["keep"] and values["stage"] == 3:
-        notes.insert(0, say("zero.note_keep", gathered=gb_text(gathered)))
+        notes.insert(0, say("zero.note_keep", gathered=gb_words(gathered)))
     if plain and values["stage"]:
         ratio = chosen / plain
-        words = {"dp": gb_text(plain), "stage": name, "ratio": f"{ratio:.3g}"}
+        words = {"dp": gb_words(plain), "stage": name, "ratio": f"{ratio:.3g}"}
         notes.append(say("zero.note_as_dp" if ratio == 1 else "zero.note_dp", **words))
     return tuple(notes)
 
