@@ -10,6 +10,9 @@ import pdtlib
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module:function, one line for the list)
     "predict": ("pdtlib.cli.predict:predict", "What a job will hold, compute and send."),
+    "schedule": ("pdtlib.cli.schedule:schedule", "A pipeline schedule: its table, bubble and memory."),
+    "goodput": ("pdtlib.cli.goodput:goodput", "Failures, checkpoint interval and what they cost."),
+    "plan": ("pdtlib.cli.plan:plan", "The best layouts of a job on so many GPUs."),
     "run": ("pdtlib.cli.run:run", "Train a job on this machine."),
     "compare": ("pdtlib.cli.compare:compare", "A run's measured values beside the predicted ones."),
     "grade": ("pdtlib.cli.grade:grade", "Grade the answer to an exercise."),

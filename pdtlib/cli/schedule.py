@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pdtlib.plan.arguments import BadArgument
 from pdtlib.plan.schedule import (
     FAMILIES,
     NAMES,
@@ -26,6 +27,14 @@ from pdtlib.plan.schedule import (
 )
 from pdtlib.plan.units import percent_text
 
+_FLAGS = {  # what the library calls the flags
+    "forward": "tf",
+    "backward_input": "tb",
+    "backward_weight": "tw",
+    "transfer": "tcomm",
+    "pair": "tpair",
+    "kept_for_weight": "kept",
+}
 FORMATS = ("table", "text", "csv", "json")
 
 
@@ -34,10 +43,10 @@ def schedule(
     stages: Annotated[int, typer.Option(help="Stages of the pipeline.")] = 4,
     microbatches: Annotated[int, typer.Option(help="Micro-batches of a step.")] = 8,
     chunks: Annotated[int | None, typer.Option(help="Chunks of the model a stage (interleaved).")] = None,
-    tf: Annotated[float, typer.Option(help="Time of a stage's forward of one micro-batch.")] = 1.0,
-    tb: Annotated[float, typer.Option(help="Time of its input-gradient backward.")] = 1.0,
+    tf: Annotated[str, typer.Option(help="Time of a stage's forward; commas part those of stages.")] = "1",
+    tb: Annotated[str, typer.Option(help="Time of its input-gradient backward, likewise.")] = "1",
     tw: Annotated[
-        float | None,
+        str | None,
         typer.Option(
             help="Time of its weight-gradient backward. If not given: 0 where the schedule doesn't split the "
             "backward (--tb is then the whole of it), else the same as --tb."
@@ -62,15 +71,19 @@ def schedule(
     form = "json" if json_ else format
     try:
         if form not in FORMATS:
-            raise ValueError(f"format={form!r}; valid: {', '.join(FORMATS)}")
+            raise BadArgument("format", form, valid=FORMATS)
         if bool(name) == bool(file):
-            raise ValueError(f"name: give a name or --file, one of the two; valid: {', '.join(NAMES)}")
+            raise BadArgument("name", name, "give a name or --file, one of the two", NAMES)
         table = _read(file) if file else None
-        splits = (
-            table.splits_backward if table else FAMILIES[name].splits_backward if name in FAMILIES else False
+        family = FAMILIES.get(name)
+        splits = table.splits_backward if table else family is not None and family.splits_backward
+        costs = Costs(
+            forward=_times("tf", tf),
+            backward_input=_times("tb", tb),
+            backward_weight=_times("tw", tw if tw is not None else tb if splits else "0"),
+            transfer=tcomm,
+            pair=tpair,
         )
-        weight = tw if tw is not None else (tb if splits else 0.0)
-        costs = Costs(forward=tf, backward_input=tb, backward_weight=weight, transfer=tcomm, pair=tpair)
         if table is None and name == "zb-auto":
             table = zb_auto(stages, microbatches, costs=costs, memory_cap=memory_cap, kept_for_weight=kept)
         elif table is None:
@@ -115,14 +128,26 @@ def result(timeline: Timeline, *, messages: bool = False) -> dict[str, Any]:
     }
 
 
+def _times(field: str, text: str) -> float | list[float]:
+    try:
+        times = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise BadArgument(field, text, "a number, or one for each stage, as in 1,1,2") from None
+    return times[0] if len(times) == 1 else times
+
+
 def _read(path: str) -> Schedule:
     text = Path(path).read_text(encoding="utf-8")
     return from_csv(text) if path.lower().endswith(".csv") else from_text(text)
 
 
 def _refuse(error: ValueError | OSError, *, as_json: bool) -> None:
-    field = getattr(error, "field", "")
-    problem = {"field": field, "message": str(error), "valid": list(getattr(error, "valid", ()))}
+    field = _FLAGS.get(getattr(error, "field", ""), getattr(error, "field", ""))
+    problem: dict[str, Any] = {
+        "field": field,
+        "message": str(error),
+        "valid": list(getattr(error, "valid", ())),
+    }
     if isinstance(error, ScheduleError):
         problem["cell"] = {"stage": error.fault.rank, "index": error.fault.index, "rule": error.fault.rule}
     typer.echo(f"pdt schedule: {error}", err=True)

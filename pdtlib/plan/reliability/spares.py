@@ -16,10 +16,7 @@ def probability_enough(spares: int, *, nodes: int, node_mtbf_h: float, repair_h:
     """The chance that at most ``spares`` nodes are in repair at a moment."""
     at_least("spares", spares, 0)
     mean = _mean(nodes=nodes, node_mtbf_h=node_mtbf_h, repair_h=repair_h)
-    return math.fsum(
-        math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) if mean > 0 else float(k == 0)
-        for k in range(spares + 1)
-    )
+    return math.fsum(_chance(k, mean) for k in range(spares + 1))
 
 
 def spares_needed(*, nodes: int, node_mtbf_h: float, repair_h: float, confidence: float = 0.99) -> int:
@@ -28,19 +25,21 @@ def spares_needed(*, nodes: int, node_mtbf_h: float, repair_h: float, confidence
     >>> spares_needed(nodes=2048, node_mtbf_h=50_000 / 8, repair_h=24)
     15
     """
-    if not 0 < confidence < 1:
-        raise BadArgument("confidence", confidence, valid=("between 0 and 1",))
+    if not 0 < confidence <= 1 - 1e-9:
+        raise BadArgument("confidence", confidence, valid=("above 0, at most 1 - 1e-9",))
     mean = _mean(nodes=nodes, node_mtbf_h=node_mtbf_h, repair_h=repair_h)
-    spares, chance = 0, math.exp(-mean)
-    total = chance
-    if chance == 0.0:  # a mean beyond 745: start where the chances become representable
-        spares = max(0, int(mean - 40 * math.sqrt(mean)))
-        total = chance = math.exp(spares * math.log(mean) - mean - math.lgamma(spares + 1))
+    spares, total = 0, _chance(0, mean)
     while total < confidence:
         spares += 1
-        chance *= mean / spares
-        total += chance
+        total += _chance(spares, mean)
     return spares
+
+
+def _chance(count: int, mean: float) -> float:
+    """The chance of exactly ``count`` nodes in repair."""
+    if mean == 0:
+        return float(count == 0)
+    return math.exp(count * math.log(mean) - mean - math.lgamma(count + 1))
 
 
 def _mean(*, nodes: int, node_mtbf_h: float, repair_h: float) -> float:

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
-from pdtlib.plan.schedule.actions import Act, Layout, Schedule
 from pdtlib.plan.arguments import BadArgument, at_least
+from pdtlib.plan.schedule.actions import Act, Layout, Schedule
 from pdtlib.plan.schedule.replay import Costs
 from pdtlib.plan.schedule.simulate import simulate
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pdtlib.plan.arguments import BadArgument, at_least
 from pdtlib.plan.schedule.actions import Layout, Schedule
 from pdtlib.plan.schedule.automatic import zb_auto
 from pdtlib.plan.schedule.dualpipe import dualpipe
-from pdtlib.plan.arguments import BadArgument, at_least
 from pdtlib.plan.schedule.interleaved import interleaved
 from pdtlib.plan.schedule.one_chunk import article, gpipe, naive, one_f_one_b
 from pdtlib.plan.schedule.replay import Costs

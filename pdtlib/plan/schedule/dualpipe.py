@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pdtlib.plan.schedule.actions import Act, Program
 from pdtlib.plan.arguments import BadArgument
+from pdtlib.plan.schedule.actions import Act, Program
 
 
 def dualpipe(stages: int, microbatches: int) -> tuple[list[Program], frozenset[tuple[int, int]]]:
@@ -20,9 +20,7 @@ def dualpipe(stages: int, microbatches: int) -> tuple[list[Program], frozenset[t
     Raises ValueError if the number of stages is odd.
     """
     if stages % 2:
-        raise BadArgument(
-            "stages", stages, "dualpipe pairs rank r with rank stages - 1 - r", ("an even number",)
-        )
+        raise BadArgument("stages", stages, "dualpipe pairs its ranks from both ends", ("even numbers",))
     each_way = max(-(-microbatches // 2), stages)
     numbers = ((microbatches + 1) // 2, microbatches // 2)  # micro-batches that really come, by direction
 

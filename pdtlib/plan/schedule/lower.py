@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pdtlib.plan.arguments import BadArgument
 from pdtlib.plan.schedule.actions import Act, Layout, Place, Program, Schedule
 from pdtlib.plan.schedule.check import check
-from pdtlib.plan.arguments import BadArgument
 from pdtlib.plan.schedule.replay import Costs, feeds, replay
 
 

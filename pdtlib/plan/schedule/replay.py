@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pdtlib.plan.schedule.actions import COMPUTE, Act, Place, Schedule
 from pdtlib.plan.arguments import BadArgument
+from pdtlib.plan.schedule.actions import COMPUTE, Act, Place, Schedule
 
 
 @dataclass(frozen=True, kw_only=True)

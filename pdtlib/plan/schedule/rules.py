@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pdtlib.plan.schedule.catalog import FAMILIES, NAMES
 from pdtlib.plan.arguments import BadArgument
+from pdtlib.plan.schedule.catalog import FAMILIES, NAMES
 from pdtlib.plan.spec import Problem
 
 TARGETS = ("pdtlib", "megatron", "torch", "deepspeed")
