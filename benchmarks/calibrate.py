@@ -23,7 +23,7 @@ from pdtlib.plan.time.constants import system_of
 from pdtlib.plan.time.machine import System
 
 BOUNDS = {
-    "matmul_share": (0.4, 1.05),
+    "matmul_share": (0.4, 1.1),
     "passes": (0.7, 3.0),
     "attention_share": (0.3, 0.95),
     "kernel_s": (2e-6, 80e-6),

@@ -1,0 +1,145 @@
+"""Rank the layouts: predicted time of those that fit, what bounds the best, what the next loses."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pdtlib.plan import flops, presets
+from pdtlib.plan.planner.candidates import candidates
+from pdtlib.plan.spec import Job
+from pdtlib.plan.time.constants import USUAL_SOFTWARE, system_of
+from pdtlib.plan.time.footprint import footprint
+from pdtlib.plan.time.step import StepTime, step_time
+
+_Timed = tuple[float, float, int, Job, StepTime]  # seconds, bytes, order of discovery, layout, its time
+
+OUT_OF_MEMORY = "does not fit in the GPU's memory"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A layout with its prediction. ``bound_by`` names what it spends most on besides computing."""
+
+    job: Job
+    time: StepTime
+    memory_bytes: float
+    mfu: float
+    bound_by: str
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.job.train.global_batch * self.job.model.seq / self.time.step_s
+
+    def gpu_hours(self, num_tokens: float) -> float:
+        """GPU-hours to train on so many tokens, without failures."""
+        return num_tokens / self.tokens_per_s * self.job.parallel.world_size / 3600
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The best plans, fastest first; how many layouts fit in all, and why the others fell out."""
+
+    plans: tuple[Plan, ...]
+    num_fitting: int
+    rejected: dict[str, int]
+
+    def losses(self) -> list[str]:
+        """For every plan but the first, what it loses to the best on."""
+        return [_loss(self.plans[0].time, other.time) for other in self.plans[1:]]
+
+
+def plan(
+    job: Job,
+    *,
+    num_gpus: int | None = None,
+    top: int = 5,
+    software: str = USUAL_SOFTWARE,
+    memory_bytes: float | None = None,
+) -> Ranking:
+    """The ``top`` fastest layouts of ``job`` on ``num_gpus`` of its GPUs, the job's own number by default.
+
+    ``memory_bytes`` is what a rank may hold, the GPU's printed capacity by default. Raises ``ValueError``
+    for a GPU without published rates or a number of GPUs below 1.
+    """
+    total = job.hardware.n_gpus if num_gpus is None else num_gpus
+    if total < 1:
+        raise ValueError(f"num_gpus={total}; valid: 1 or more")
+    system = system_of(job, software=software)
+    capacity = presets.GPUS[job.hardware.gpu].memory_bytes if memory_bytes is None else memory_bytes
+    rejected: Counter[str] = Counter()
+    found: list[_Timed] = []
+    fitting = 0
+    for number, layout in enumerate(candidates(job, num_gpus=total, rejected=rejected)):
+        held = footprint(layout, software=software)
+        if held > capacity:
+            rejected[OUT_OF_MEMORY] += 1
+            continue
+        fitting += 1
+        time = step_time(layout, system=system)
+        found.append((time.step_s, held, number, layout, time))
+    found.sort(key=lambda item: item[:3])
+    best = _distinct(found)[:top]
+    plans = tuple(_plan(chosen, time, held) for _, held, _, chosen, time in best)
+    return Ranking(plans, fitting, dict(rejected))
+
+
+def scaling(
+    job: Job, sizes: Sequence[int], *, weak: bool, software: str = USUAL_SOFTWARE
+) -> list[tuple[int, Plan | None]]:
+    """The best plan on each number of GPUs; None where nothing fits.
+
+    ``weak`` grows the global batch with the GPUs, from the job's own number and batch; strong scaling keeps
+    it.
+    """
+    found: list[tuple[int, Plan | None]] = []
+    for size in sizes:
+        batch = job.train.global_batch
+        if weak:
+            batch = max(1, batch * size // job.hardware.n_gpus)
+        sized = replace(job, train=replace(job.train, global_batch=batch))
+        plans = plan(sized, num_gpus=size, top=1, software=software).plans
+        found.append((size, plans[0] if plans else None))
+    return found
+
+
+def _distinct(found: list[_Timed]) -> list[_Timed]:
+    """Of layouts that differ in schedule and chunks alone, the best."""
+    kept: list[_Timed] = []
+    seen: set[tuple[object, ...]] = set()
+    for item in found:
+        parallel, train = item[3].parallel, item[3].train
+        degrees = (parallel.dp, parallel.tp, parallel.pp, parallel.cp, parallel.ep)
+        key = (*degrees, train.micro_batch, train.recompute, train.zero_stage)
+        if key not in seen:
+            seen.add(key)
+            kept.append(item)
+    return kept
+
+
+def _plan(job: Job, time: StepTime, held: float) -> Plan:
+    peak = presets.GPUS[job.hardware.gpu].peak_flops
+    mfu = flops.mfu(
+        flops.model_flops_per_step(job),
+        seconds=time.step_s,
+        num_gpus=job.parallel.world_size,
+        peak_flops=peak,
+    )
+    return Plan(job, time, held, mfu, _bound_by(time))
+
+
+def _shares(time: StepTime) -> dict[str, float]:
+    return {"bubble": time.bubble_s, **{f"exposed {axis}": s for axis, s in time.exposed_s.items()}}
+
+
+def _bound_by(time: StepTime) -> str:
+    """Compute, unless something else takes a tenth of the step or more; then the largest of those."""
+    name, seconds = max(_shares(time).items(), key=lambda item: item[1])
+    return name if seconds > 0.1 * time.step_s else "compute"
+
+
+def _loss(best: StepTime, other: StepTime) -> str:
+    """The part of the step that grew most."""
+    grown = {name: value - _shares(best)[name] for name, value in _shares(other).items()}
+    grown["compute"] = other.compute_s - best.compute_s
+    name, seconds = max(grown.items(), key=lambda item: item[1])
+    return f"{seconds:.3g} s more {name}"

@@ -1,0 +1,177 @@
+"""The planner: what it finds fits and works, what it refuses it counts, and it is quick."""
+
+import json
+import time
+
+import pytest
+
+from pdtlib.cli import app
+from pdtlib.plan import presets
+from pdtlib.plan.job import from_dict, replace, validate
+from pdtlib.plan.planner import plan, scaling
+from pdtlib.plan.planner.search import OUT_OF_MEMORY
+from pdtlib.plan.time.constants import system_of
+from pdtlib.plan.time.step import step_time
+
+
+def job_on(model, batch, cluster="dgx-h100", **train):
+    return from_dict(
+        {
+            "model": {"preset": model},
+            "train": {"global_batch": batch, **train},
+            "hardware": {"cluster": cluster},
+        }
+    )
+
+
+LLAMA_8B, LLAMA_405B = job_on("llama3-8b", 128), job_on("llama3-405b", 2048)
+
+
+@pytest.mark.parametrize(
+    ("job", "gpus"), [(LLAMA_8B, 8), (LLAMA_8B, 12), (LLAMA_405B, 1024), (job_on("mixtral-8x7b", 256), 64)]
+)
+def test_plans_are_jobs_that_work_and_fit(job, gpus):
+    ranking = plan(job, num_gpus=gpus, top=8)
+    assert 0 < len(ranking.plans) <= 8
+    capacity = presets.GPUS[job.hardware.gpu].memory_bytes
+    for found in ranking.plans:
+        assert validate(found.job) == []
+        assert found.job.parallel.world_size == found.job.hardware.n_gpus == gpus
+        assert found.job.model == job.model
+        assert found.job.train.global_batch == job.train.global_batch
+        assert found.memory_bytes <= capacity
+        assert found.time == step_time(found.job, system=system_of(found.job))
+    steps = [found.time.step_s for found in ranking.plans]
+    assert steps == sorted(steps)
+    assert len(ranking.losses()) == len(ranking.plans) - 1
+
+
+def test_what_nvidia_runs_for_405b_is_near_the_best():
+    """Megatron-Bridge's own Llama 3.1 405B on 1,024 H100s: tp 8, pp 8, cp 2, interleaved by 8."""
+    job = job_on("llama3-405b", 512)
+    best = plan(job, num_gpus=1024, top=1).plans[0]
+    theirs = replace(
+        job,
+        {
+            "parallel.tp": 8,
+            "parallel.pp": 8,
+            "parallel.cp": 2,
+            "parallel.vpp": 8,
+            "parallel.dp": 8,
+            "train.zero_stage": 1,
+            "train.sequence_parallel": True,
+        },
+    )
+    seconds = step_time(theirs, system=system_of(theirs)).step_s
+    assert seconds == pytest.approx(best.time.step_s, rel=0.1)
+
+
+def test_no_hand_made_layout_beats_the_plan():
+    best = plan(LLAMA_405B, num_gpus=1024, top=1).plans[0]
+    for tp, pp in [(8, 16), (8, 8), (4, 16)]:
+        other = replace(
+            LLAMA_405B,
+            {
+                "parallel.tp": tp,
+                "parallel.pp": pp,
+                "parallel.dp": 1024 // tp // pp,
+                "train.recompute": "full",
+                "train.zero_stage": 1,
+                "train.sequence_parallel": True,
+            },
+        )
+        assert step_time(other, system=system_of(other)).step_s > best.time.step_s
+
+
+def test_less_memory_never_makes_a_faster_plan():
+    limits = [60e9, 80e9, 160e9]
+    found = [plan(LLAMA_405B, num_gpus=1024, top=1, memory_bytes=limit).plans for limit in limits]
+    steps = [plans[0].time.step_s if plans else float("inf") for plans in found]
+    assert steps == sorted(steps, reverse=True)
+
+
+def test_what_does_not_fit_is_counted():
+    ranking = plan(LLAMA_405B, num_gpus=8, top=3)
+    assert ranking.plans == ()
+    assert ranking.num_fitting == 0
+    assert ranking.rejected[OUT_OF_MEMORY] > 0
+
+
+def test_rejections_name_their_reason():
+    odd = job_on("gpt2-xl", 48, "dgx-a100")  # 25 heads, a vocabulary of 50,257, 48 sequences
+    rejected = plan(odd, num_gpus=32).rejected
+    assert rejected["heads do not split over tp"] > 0
+    assert rejected["the global batch is no multiple of micro-batch x dp"] > 0
+
+
+def test_405b_on_16384_gpus_is_planned_in_seconds():
+    start = time.process_time()
+    best = plan(LLAMA_405B, num_gpus=16384).plans[0]
+    assert time.process_time() - start < 5
+    assert 0.4 < best.mfu < 0.6  # Llama 3's own run reached 41 % (arXiv:2407.21783, Table 4)
+
+
+def test_scaling_curves():
+    """Weak scaling keeps each GPU's rate; strong scaling loses it."""
+    start = replace(LLAMA_8B, {"parallel.dp": 8})
+    weak = [found for _, found in scaling(start, [8, 64, 512], weak=True)]
+    rates = [found.tokens_per_s / found.job.parallel.world_size for found in weak]
+    assert min(rates) > 0.9 * max(rates)
+    strong = [found for _, found in scaling(start, [8, 32, 128], weak=False)]
+    totals = [found.tokens_per_s for found in strong]
+    assert totals == sorted(totals)
+    assert totals[-1] / totals[0] < 16
+
+
+def test_gpu_hours_follow_from_the_rate():
+    best = plan(LLAMA_8B, num_gpus=8, top=1).plans[0]
+    assert best.gpu_hours(3600 * best.tokens_per_s) == pytest.approx(8)
+
+
+def test_a_cpu_has_no_rates():
+    with pytest.raises(ValueError, match="no published rates"):
+        plan(from_dict({"model": {"preset": "gpt2"}}))
+    with pytest.raises(ValueError, match="valid: 1 or more"):
+        plan(LLAMA_8B, num_gpus=0)
+
+
+def pdt(capsys, *words):
+    with pytest.raises(SystemExit) as caught:
+        app.main([str(word) for word in words])
+    out = capsys.readouterr()
+    return caught.value.code or 0, out.out, out.err
+
+
+@pytest.fixture
+def job_file(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text(
+        '[model]\npreset = "llama3-8b"\n[train]\nglobal_batch = 64\n[hardware]\ncluster = "dgx-h100"\n'
+    )
+    return path
+
+
+def test_pdt_plan(capsys, job_file):
+    code, out, _ = pdt(capsys, "plan", job_file, "--gpus", 16, "--top", 2, "--tokens", 1e12, "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert len(result["candidates"]) == 2
+    first = result["candidates"][0]
+    assert from_dict(first["job"]).parallel.world_size == 16
+    assert first["prediction"]["time"]["step_s"] > 0
+    assert first["gpu_hours"] > 0
+    assert sum(result["rejected"].values()) > 0
+    code, out, _ = pdt(capsys, "plan", job_file, "--gpus", 16)
+    assert code == 0
+    assert "layouts fit" in out
+
+
+def test_pdt_plan_refuses(capsys, tmp_path, job_file):
+    bad = tmp_path / "cpu.toml"
+    bad.write_text('[model]\npreset = "gpt2"\n')
+    code, out, err = pdt(capsys, "plan", bad, "--json")
+    assert code == 2
+    assert json.loads(out)["problems"][0]["field"] == "hardware.gpu"
+    assert "published rates" in err
+    job_file.write_text(job_file.read_text().replace("llama3-8b", "llama3-405b"))
+    assert pdt(capsys, "plan", job_file, "--gpus", 8)[0] == 1
