@@ -32,7 +32,7 @@ class tested(nodes.Inline, nodes.TextElement):
     """A badge; resolved into a link when all pages have been read."""
 
 
-class tested_table(nodes.General, nodes.Element):
+class tested_list(nodes.General, nodes.Element):
     """Where the list of all badges goes."""
 
 
@@ -47,11 +47,11 @@ class TestedRole(SphinxRole):
         return [tested("", test=test, ids=[f"tested-{number}"])], []
 
 
-class TestedTable(SphinxDirective):
-    """A table of every badge of the book: where it stands, its test, what the test says, its last result."""
+class TestedList(SphinxDirective):
+    """Every badge of the book: what its test checks, the test, where it stands, its last result."""
 
     def run(self) -> list[nodes.Node]:
-        return [tested_table("")]
+        return [tested_list("")]
 
 
 def missing(root: Path, test: str) -> str | None:
@@ -137,30 +137,30 @@ def merge(app: Sphinx, env: BuildEnvironment, docnames: Iterable[str], other: Bu
             _badges(env)[docname] = _badges(other)[docname]
 
 
-def table_page(env: BuildEnvironment) -> str | None:
+def list_page(env: BuildEnvironment) -> str | None:
     """The page that holds the table, if there is one."""
-    return next((doc for doc, meta in env.metadata.items() if "pdtlib-tested-table" in meta), None)
+    return next((doc for doc, meta in env.metadata.items() if "pdtlib-tested-list" in meta), None)
 
 
-def note_table_page(app: Sphinx, doctree: nodes.document) -> None:
+def note_list_page(app: Sphinx, doctree: nodes.document) -> None:
     """``doctree-read``: remember which page holds the table."""
-    if next(doctree.findall(tested_table), None) is not None:
-        app.env.metadata[app.env.docname]["pdtlib-tested-table"] = True
+    if next(doctree.findall(tested_list), None) is not None:
+        app.env.metadata[app.env.docname]["pdtlib-tested-list"] = True
 
 
-def rewrite_table_page(app: Sphinx, env: BuildEnvironment) -> list[str]:
+def rewrite_list_page(app: Sphinx, env: BuildEnvironment) -> list[str]:
     """``env-updated``: the table depends on all pages and on the last results, so it's always written."""
-    page = table_page(env)
+    page = list_page(env)
     return [page] if page else []
 
 
 def resolve(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """``doctree-resolved``: badges become links, the table gets its rows."""
-    page = table_page(app.env)
+    """``doctree-resolved``: badges become links, the list its entries."""
+    page = list_page(app.env)
     for node in list(doctree.findall(tested)):
         node.replace_self(_badge(app, docname, page, node["test"], node["ids"]))
-    for place in list(doctree.findall(tested_table)):
-        place.replace_self(_table(app, docname))
+    for place in list(doctree.findall(tested_list)):
+        place.replace_self(_list(app, docname))
 
 
 def _badge(app: Sphinx, docname: str, page: str | None, test: str, ids: list[str]) -> nodes.Node:
@@ -183,7 +183,7 @@ def anchor(test: str) -> str:
     return nodes.make_id(test)
 
 
-def _table(app: Sphinx, docname: str) -> nodes.Node:
+def _list(app: Sphinx, docname: str) -> nodes.Node:
     root = Path(app.srcdir)
     path = root / RESULTS
     results = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -191,50 +191,33 @@ def _table(app: Sphinx, docname: str) -> nodes.Node:
     for page in sorted(_badges(app.env)):
         for badge in _badges(app.env)[page]:
             places.setdefault(badge["test"], []).append((page, badge["anchor"], badge["section"]))
-    head = ["Test", "What it checks", "Where in the book", "Last result"]
-    group = nodes.tgroup(cols=len(head))
-    group += [nodes.colspec(colwidth=width) for width in (30, 40, 20, 10)]
-    group += nodes.thead("", _row([[nodes.paragraph(text=text)] for text in head]))
-    body = nodes.tbody()
+    entries = nodes.definition_list(classes=["pdt-tested-list"])
     for test, where in places.items():
-        links = nodes.paragraph()
+        links = nodes.paragraph("", "Beside a formula in ")
         for page, ref, section in where:
             uri = ("" if page == docname else app.builder.get_relative_uri(docname, page)) + f"#{ref}"
-            label = (
-                f"{app.env.titles[page].astext()}: {section}" if section else app.env.titles[page].astext()
+            title = app.env.titles[page].astext()
+            links += nodes.Text("; ") if len(links) > 1 else nodes.Text("")
+            links += nodes.reference(
+                "", f"{title}: {section}" if section else title, refuri=uri, internal=True
             )
-            if links.children:
-                links += nodes.Text("; ")
-            links += nodes.reference("", label, refuri=uri, internal=True)
-        cells = [
-            [nodes.paragraph("", "", nodes.literal(text=test))],
-            [nodes.paragraph(text=says(root, test))],
-            [links],
-            [nodes.paragraph(text=result(results, test))],
-        ]
-        row = _row(cells)
-        row["ids"] = [anchor(test)]
-        body += row
-    group += body
-    return nodes.table("", group, classes=["pdt-tested-table"])
-
-
-def _row(cells: list[list[nodes.Node]]) -> nodes.row:
-    row = nodes.row()
-    for cell in cells:
-        row += nodes.entry("", *cell)
-    return row
+        outcome = result(results, test)
+        last = nodes.paragraph("", "Last result: ", nodes.strong(text=outcome))
+        term = nodes.term(text=says(root, test), ids=[anchor(test)])
+        body = nodes.definition("", nodes.paragraph("", "", nodes.literal(text=test)), links, last)
+        entries += nodes.definition_list_item("", term, body)
+    return entries
 
 
 def setup(app: Sphinx) -> None:
     """Register the role, the directive and the handlers."""
     app.add_node(tested)
-    app.add_node(tested_table)
+    app.add_node(tested_list)
     app.add_role("tested", TestedRole())
-    app.add_directive("tested-table", TestedTable)
+    app.add_directive("tested-list", TestedList)
     app.connect("doctree-read", collect)
-    app.connect("doctree-read", note_table_page)
+    app.connect("doctree-read", note_list_page)
     app.connect("env-purge-doc", purge)
     app.connect("env-merge-info", merge)
-    app.connect("env-updated", rewrite_table_page)
+    app.connect("env-updated", rewrite_list_page)
     app.connect("doctree-resolved", resolve)

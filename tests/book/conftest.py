@@ -42,7 +42,7 @@ class Book:
         )
         self.write("references.bib", "")
         self.write("index.md", "# Plain page\n\nNothing to load here.\n")
-        self.write("checked.md", "# Checked\n\n```{tested-table}\n```\n")
+        self.write("checked.md", "# Checked\n\n```{tested-list}\n```\n")
         self.write("labs/value.txt", "4")
         self.write("tests/plan/test_numbers.py", TEST)
         self.notebook(
