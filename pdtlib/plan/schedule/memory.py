@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from pdtlib.plan.schedule.actions import Schedule
+from pdtlib.plan.schedule.actions import Act, Schedule
 
 
 def held_after(schedule: Schedule, rank: int, *, kept_for_weight: float = 1.0) -> list[float]:
@@ -16,17 +16,17 @@ def held_after(schedule: Schedule, rank: int, *, kept_for_weight: float = 1.0) -
     A forward stores its activations; a whole backward frees them; an input-gradient backward frees all but
     the share ``kept_for_weight`` (M_W / M_B in the zero-bubble paper), which the weight gradient frees.
     """
-    share = schedule.stages / schedule.layout.length
     deferred = schedule.deferred[rank]
-    change = {"F": share, "W": -share * kept_for_weight}
-    return list(
-        accumulate(
-            -share * (1 - kept_for_weight if (micro_batch, chunk) in deferred else 1)
-            if op == "B"
-            else change[op]
-            for op, micro_batch, chunk in schedule.programs[rank]
-        )
-    )
+    pieces = schedule.layout.length // schedule.stages
+
+    def change(act: Act) -> float:
+        if act.op == "F":
+            return 1
+        if act.op == "W":
+            return -kept_for_weight
+        return kept_for_weight - 1 if (act.micro_batch, act.chunk) in deferred else -1
+
+    return [chunks / pieces for chunks in accumulate(map(change, schedule.programs[rank]))]
 
 
 def peak_in_flight(schedule: Schedule) -> list[float]:

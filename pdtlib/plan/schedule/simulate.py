@@ -39,7 +39,7 @@ class Timeline:
     @property
     def bubble_fraction(self) -> float:
         """Idle share of stages x makespan: (p-1)/(m+p-1) for GPipe and 1F1B with equal stages."""
-        return 1 - sum(self.busy) / (self.schedule.stages * self.makespan)
+        return max(0.0, 1 - sum(self.busy) / (self.schedule.stages * self.makespan))
 
     @property
     def bubble_rate(self) -> float:
@@ -50,7 +50,7 @@ class Timeline:
         unequal stages the work in the numerator is the busiest rank's.
         """
         cost = max(ends[-1] - starts[0] for starts, ends in zip(self.start, self.end, strict=True))
-        return (cost - max(self.busy)) / cost
+        return max(0.0, (cost - max(self.busy)) / cost)
 
     @property
     def peak_in_flight(self) -> list[float]:

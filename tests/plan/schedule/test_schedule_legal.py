@@ -20,7 +20,7 @@ from pdtlib.plan.schedule import (
 
 @pytest.mark.parametrize("name", NAMES)
 def test_small_tables_are_legal_and_run_without_buffers(name):
-    for stages, microbatches, chunks in sizes(name, 6, 13):
+    for stages, microbatches, chunks in sizes(name, 5, 11):
         schedule = build(name, stages=stages, microbatches=microbatches, chunks=chunks)
         check(schedule)
         check_messages(lower(schedule))
@@ -35,7 +35,7 @@ def test_small_tables_are_legal_and_run_without_buffers(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nobody_holds_more_than_it_should(name):
-    for stages, microbatches, chunks in sizes(name, 6, 13):
+    for stages, microbatches, chunks in sizes(name, 5, 11):
         schedule = build(name, stages=stages, microbatches=microbatches, chunks=chunks)
         v = schedule.chunks
         most = {
@@ -53,7 +53,7 @@ def test_nobody_holds_more_than_it_should(name):
         check(schedule, memory_cap=most)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data(), schedule=schedules())
 def test_the_simulator_equals_the_longest_path(data, schedule):
     times = data.draw(costs(schedule))
