@@ -1,6 +1,7 @@
 """The project's own files agree with each other and with what is installed."""
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -12,6 +13,8 @@ import yaml
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+import pdtlib
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -140,3 +143,42 @@ def test_python_versions_agree():
     assert workflow["jobs"]["tests"]["strategy"]["matrix"]["python"] == named
     assert PYPROJECT["tool"]["mypy"]["python_version"] == lowest
     assert PYPROJECT["tool"]["ruff"]["target-version"] == "py" + lowest.replace(".", "")
+
+
+@pytest.mark.parametrize(
+    ("python", "message"),
+    [("", "none was found"), ("./old", "./old is Python 3.9.2")],
+)
+def test_make_says_that_python_is_too_old(tmp_path, python, message):
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    old = tmp_path / "old"
+    old.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo "Python 3.9.2" && exit 0\nexit 1\n', encoding="utf-8"
+    )
+    old.chmod(0o755)
+    command = ["make", "environment", f"PYTHON={python}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "needs Python 3.11 or newer" in done.stderr
+    assert message in done.stderr
+    assert not (tmp_path / ".venv").exists()
+
+
+def test_pre_commit_runs_the_installed_tools():
+    subprocess.run([sys.executable, "-m", "pre_commit", "validate-config"], cwd=ROOT, check=True, timeout=60)
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    hooks = [hook for repo in config["repos"] for hook in repo["hooks"]]
+    assert all(hook["language"] == "system" and hook["entry"].startswith(".venv/bin/") for hook in hooks)
+    assert all((ROOT / hook["entry"].split()[0]).exists() for hook in hooks)
+
+
+def test_citation_agrees_with_the_project():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
+    assert citation["title"] == config["title"]
+    assert citation["version"] == PYPROJECT["project"]["version"] == pdtlib.__version__
+    assert [author["name"] for author in citation["authors"]] == [config["author"]]
+    assert citation["license"] == ["Apache-2.0", "CC-BY-4.0"]
+    assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert "Attribution 4.0 International" in (ROOT / "LICENSE-text").read_text(encoding="utf-8")
