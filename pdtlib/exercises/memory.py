@@ -9,8 +9,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-SETTLE_TRIES = 10
-SETTLE_S = 0.002
+POLL_S = 0.002
+PATIENCE_S = 1.0
+SHORT_PATIENCE_S = 0.05
 
 
 class LiveBytes(TorchDispatchMode):
@@ -24,6 +25,7 @@ class LiveBytes(TorchDispatchMode):
         super().__init__()
         self._known: dict[int, torch.UntypedStorage] = {}
         self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._patience_s = PATIENCE_S
         self.peak = 0
         self.ignore(known)
 
@@ -54,13 +56,19 @@ class LiveBytes(TorchDispatchMode):
         self._storages = {key: item for key, item in self._storages.items() if not item[0].expired()}
         return sum(size for _, size in self._storages.values())
 
-    def settled(self) -> int:
-        """:meth:`live`, once gloo's threads have let go of the tensors of finished calls."""
-        least = self.live()
-        for _ in range(SETTLE_TRIES):
-            time.sleep(SETTLE_S)
-            least = min(least, self.live())
-        return least
+    def settled(self, *, at_most: int) -> int:
+        """:meth:`live`, once it is ``at_most``, or after some patience.
+
+        Gloo's threads hold the tensors of a finished call a little longer, on a busy machine much longer.
+        Where waiting has not helped once it will hardly help again, so the next waits are short.
+        """
+        deadline = time.monotonic() + self._patience_s
+        while self.live() > at_most and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        live = self.live()
+        if live > at_most:
+            self._patience_s = SHORT_PATIENCE_S
+        return live
 
     def restart_peak(self) -> None:
         self.peak = self.live()

@@ -6,7 +6,6 @@
 import faulthandler
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 from pdtlib.exercises.catalog import get
 from pdtlib.exercises.exercise import Exercise, draw_seed
 from pdtlib.exercises.report import Check, Report
-from pdtlib.exercises.source import FILENAME
+from pdtlib.exercises.source import traced_line
 
 # The child says where it hangs this long before it is ended.
 TRACE_BEFORE_S = 1.0
@@ -62,8 +61,8 @@ def _end(child: subprocess.Popen) -> None:
 
 
 def _never_ended(exercise: Exercise, limit_s: float, trace: Path) -> Check:
-    lines = re.findall(rf'File "{re.escape(FILENAME)}", line (\d+) in (\w+)', trace.read_text())
-    where = f" When it was stopped it was at line {lines[0][0]}, in {lines[0][1]}." if lines else ""
+    line = traced_line(trace.read_text(errors="replace"))
+    where = f" When it was stopped it was at {line}." if line else ""
     return Check(
         name=f"{exercise.entry} ends within {limit_s:g} s",
         passed=False,

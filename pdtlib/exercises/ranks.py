@@ -1,5 +1,6 @@
 """Torch exercises: the reader's code on real processes, with its traffic counted and its hangs explained."""
 
+import faulthandler
 import io
 import json
 import tempfile
@@ -16,12 +17,16 @@ import torch.distributed as dist
 
 from pdtlib.engine.dist import RankError, spawn
 from pdtlib.exercises.report import Check
-from pdtlib.exercises.source import ReaderCode, ReaderError, captured
+from pdtlib.exercises.source import ReaderCode, ReaderError, captured, traced_line
 from pdtlib.exercises.traffic import Traffic, counted
 
 # After so long a call that still waits for another rank fails; generous, for busy machines.
 GROUP_TIMEOUT_S = 20.0
 TIMEOUT_S = 90.0
+# How engine.dist says that a rank ended without a word.
+DIED = "the process ended with exit code"
+# A rank that computes for ever says where it is so long before it is ended.
+TRACE_BEFORE_S = 2.0
 
 
 class Hang(ReaderError):
@@ -89,7 +94,7 @@ def run(
         ReaderError: the code raised on a rank, a process died, or ranks wait for one another.
     """
     with tempfile.TemporaryDirectory(prefix="pdt-ranks-") as folder:
-        arguments = (grader, source, list(cases), allowed, folder)
+        arguments = (grader, source, list(cases), allowed, folder, TIMEOUT_S - TRACE_BEFORE_S)
         try:
             return spawn(
                 _on_rank, world_size, *arguments, timeout_s=TIMEOUT_S, group_timeout_s=GROUP_TIMEOUT_S
@@ -105,13 +110,15 @@ def run(
 
 
 def _on_rank(
-    grader: str, source: str, cases: list[Any], allowed: tuple[str, ...], folder: str
+    grader: str, source: str, cases: list[Any], allowed: tuple[str, ...], folder: str, trace_after_s: float
 ) -> RankResults:
     rank = dist.get_rank()
     traffic = Traffic(allowed=allowed, log=Path(folder, f"{rank}.log"))
     # The older names of two collectives announce their successors at every call.
     warnings.simplefilter("ignore", FutureWarning)
     results = []
+    busy = Path(folder, f"{rank}.busy").open("w", encoding="utf-8")  # noqa: SIM115 (open while the rank runs)
+    faulthandler.dump_traceback_later(trace_after_s, file=busy)
     with Path(folder, f"{rank}.printed").open("w", encoding="utf-8") as echo:
         try:
             with captured(echo), counted(traffic):
@@ -123,6 +130,8 @@ def _on_rank(
         except ReaderError as error:
             traffic.write(error=str(error))
             raise
+        finally:
+            faulthandler.cancel_dump_traceback_later()
     return RankResults(results, traffic.fault)
 
 
@@ -134,12 +143,17 @@ def _explained(folder: Path, world_size: int, error: Exception) -> ReaderError:
     mismatch = _mismatch(logs)
     if mismatch:
         return ReaderError(mismatch)
+    if DIED in str(error):
+        return ReaderError(str(error))
     # A rank that failed while it waited for another is a consequence, not the cause.
     cause = [item for item in errors if waiting[item[0]] is None] or ([] if any(waiting) else errors)
     if cause:
         return ReaderError(f"On rank {cause[0][0]}: {cause[0][1]}")
     lines = ["The ranks wait for one another, or a loop does not end."] if any(waiting) else [str(error)]
-    lines += [f"Rank {rank}: {_told(entry)}" for rank, entry in enumerate(waiting)]
+    for rank, entry in enumerate(waiting):
+        trace = folder / f"{rank}.busy"
+        line = traced_line(trace.read_text()) if entry is None and trace.exists() else ""
+        lines.append(f"Rank {rank}: {f'busy at {line}' if line else _told(entry)}")
     case = min(sum("case_done" in entry for entry in log) for log in logs)
     return Hang("\n".join(lines), case=case)
 

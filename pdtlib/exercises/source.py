@@ -30,9 +30,8 @@ class ReaderCode:
     globals or default arguments: simulated ranks cannot pass data behind the communicator's back.
     """
 
-    def __init__(self, source: str, *, forbidden: tuple[str, ...] = ("pdtlib",)) -> None:
+    def __init__(self, source: str) -> None:
         self.source = source
-        self.forbidden = forbidden
         self._ran_before = False
         lines = source.splitlines(keepends=True)
         linecache.cache[FILENAME] = (len(source), None, lines, FILENAME)
@@ -44,7 +43,7 @@ class ReaderCode:
     def namespace(self) -> dict[str, Any]:
         """Run the source and return its globals. Top-level prints are shown the first time only."""
         module = ModuleType("your_code")
-        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": self._import}
+        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": _guarded_import}
         quiet = contextlib.redirect_stdout(io.StringIO()) if self._ran_before else contextlib.nullcontext()
         with quiet, told():
             exec(self._code, module.__dict__)
@@ -65,12 +64,14 @@ class ReaderCode:
             raise ReaderError(f"Your code defines no {name}.{also} Keep the name that the exercise asks for.")
         return found
 
-    def _import(self, name: str, globals=None, locals=None, fromlist=(), level=0) -> ModuleType:
-        if name.split(".")[0] in self.forbidden:
-            raise ImportError(
-                f"{name} holds the answer: in this exercise write it yourself, without {name.split('.')[0]}"
-            )
-        return builtins.__import__(name, globals, locals, fromlist, level)
+
+def _guarded_import(name, globals=None, locals=None, fromlist=(), level=0) -> ModuleType:
+    package = name.split(".")[0]
+    if package == "pdtlib":
+        raise ImportError(f"{name} holds the answer: in this exercise write it yourself, without pdtlib")
+    if package in ("builtins", "importlib"):
+        raise ImportError(f"{package} is not available in an exercise")
+    return builtins.__import__(name, globals, locals, fromlist, level)
 
 
 @contextlib.contextmanager
@@ -104,6 +105,12 @@ def error_text(error: BaseException) -> str:
         # Addresses differ from run to run and say nothing.
         told_error = re.sub(r" at 0x[0-9a-fA-F]+", "", f"{name}: {error}" if str(error) else name)
     return "\n".join([*steps, told_error])
+
+
+def traced_line(trace: str) -> str:
+    """The innermost of the reader's lines in faulthandler's text: "line 3, in f", or nothing."""
+    found = re.search(rf'File "{re.escape(FILENAME)}", line (\d+) in (\S+)', trace)
+    return f"line {found[1]}, in {found[2]}" if found else ""
 
 
 def _own_frames(trace: TracebackType | None) -> list[traceback.FrameSummary]:

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -157,14 +158,21 @@ def test_a_process_that_dies_is_a_failure():
     assert "ended with exit code 0 before the checks were done" in report.text()
 
 
-def test_no_process_is_left_behind():
+def test_no_process_is_left_behind(tmp_path):
+    alive = tmp_path / "alive"
+    child = (
+        f"import time, pathlib\nwhile True:\n    pathlib.Path({str(alive)!r}).touch()\n    time.sleep(0.05)\n"
+    )
     source = (
-        "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
-        "def all_reduce(comm, data):\n    print('PID')\n    yield\n"
+        f"import pathlib, subprocess, sys, time\nalive = pathlib.Path({str(alive)!r})\n"
+        f"if not alive.exists():\n    subprocess.Popen([sys.executable, '-c', {child!r}])\n"
+        "while not alive.exists():\n    time.sleep(0.05)\n"
+        "def all_reduce(comm, data):\n    yield\n"
     )
     process.grade(exercises.get("ch02-ring-all-reduce"), source, seed=1)
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    assert "import time; time.sleep(60)" not in listed
+    alive.unlink()
+    time.sleep(1)
+    assert not alive.exists()
 
 
 # Notebooks

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from pdtlib.engine.dist import spawn
+from pdtlib.exercises import get, ranks
 from pdtlib.exercises.memory import LiveBytes
 from pdtlib.exercises.sharded_adam import EPS, STEPS, cases
 from pdtlib.exercises.simulator import Comm, CountComm, run
@@ -181,3 +182,23 @@ def test_traffic_is_counted_waited_for_and_refused(tmp_path):
         assert "dist.send is not allowed" in found["refused"]
         assert found["fault"] == found["refused"]
         assert found["restored"]
+
+
+def test_a_rank_that_computes_for_ever_is_stopped_with_its_line(monkeypatch):
+    monkeypatch.setattr(ranks, "TIMEOUT_S", 8.0)
+    source = (
+        "import torch.distributed as dist\ndef ring_all_reduce(tensor):\n    if dist.get_rank() == 0:\n"
+        "        dist.recv(tensor, 1)\n    while True:\n        pass\n"
+    )
+    report = get("ch02-ring-all-reduce-torch").grade(source, seed=1)
+    assert len(report.checks) == 1
+    assert "Rank 0: in dist.recv with rank 1, line 4" in report.text()
+    assert "Rank 1: busy at line" in report.text()
+    assert "in ring_all_reduce" in report.text()
+
+
+def test_a_rank_that_dies_is_told_and_hides_no_other_case():
+    source = "import os\ndef ring_all_reduce(tensor):\n    os._exit(3)\n"
+    report = get("ch02-ring-all-reduce-torch").grade(source, seed=1)
+    assert len(report.checks) == 9
+    assert all("exit code 3" in check.message for check in report.checks)

@@ -112,7 +112,7 @@ def _wrong_sum(case: Case, rank: int, got: list, wrong: list[int]) -> str:
     if all(got[i] == case.data[rank][i] for i in wrong):
         return (
             f"{where} There it still holds its own numbers: those chunks never came back. After the "
-            "reduce-scatter each rank has one finished chunk; the all-gather must bring it the other N - 1."
+            "reduce-scatter each rank has one finished chunk; the all-gather must bring it the other N − 1."
         )
     own_twice = [got[i] - sum(data[i] for data in case.data) for i in wrong]
     if all(
@@ -121,8 +121,8 @@ def _wrong_sum(case: Case, rank: int, got: list, wrong: list[int]) -> str:
     ):
         return f"{where} One rank's number was added once too often: in the second phase replace, don't add."
     return (
-        f"{where} Follow one chunk around the ring: in step k rank r sends chunk (r - k) mod N "
-        "and receives chunk (r - k - 1) mod N."
+        f"{where} Follow one chunk around the ring: in step k rank r sends chunk (r − k) mod N "
+        "and receives chunk (r − k − 1) mod N."
     )
 
 

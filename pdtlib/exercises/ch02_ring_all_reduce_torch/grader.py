@@ -55,7 +55,7 @@ def on_rank(code: ReaderCode, case: Case, traffic: Traffic) -> dict[str, Any]:
     sends = [item for item in traffic.calls if item.kind == "send"]
     is_tensor = isinstance(got, torch.Tensor)
     return {
-        "got": got.detach().double().clone() if is_tensor else type(got).__name__,
+        "got": got.detach().clone() if is_tensor else type(got).__name__,
         "unchanged": torch.equal(given, case.tensor(dist.get_rank())),
         "sent": [item.message_bytes for item in sends],
         "peers": [item.peer for item in sends],
@@ -76,6 +76,7 @@ def judge(case: Case, results: list[dict[str, Any]]) -> Iterator[Check]:
         rank
         for rank, result in enumerate(results)
         if isinstance(result["got"], str)
+        or result["got"].dtype != expected.dtype
         or result["got"].shape != expected.shape
         or not torch.equal(result["got"], expected)
     ]
@@ -116,6 +117,8 @@ def _wrong_sum(case: Case, results: list[dict[str, Any]], rank: int, expected: t
     got = results[rank]["got"]
     if isinstance(got, str):
         return f"On rank {rank} the function returned a {got}, not a tensor."
+    if got.dtype != expected.dtype:
+        return f"On rank {rank} the result is {got.dtype}, the given tensor {expected.dtype}."
     if got.shape != expected.shape:
         return f"On rank {rank} the result has shape {tuple(got.shape)}, not {tuple(expected.shape)}."
     if torch.equal(got * len(results), expected):

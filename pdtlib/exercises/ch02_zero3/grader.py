@@ -4,6 +4,7 @@ import random
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -66,6 +67,11 @@ class Case:
     def padded_bytes(self, world_size: int) -> int:
         return sum(padded_numel(a * b, world_size) for a, b in self.shapes) * ELEMENT_BYTES
 
+    def rest_bytes(self, world_size: int) -> int:
+        """What may live in backward beside whole weights: outputs, their gradients, the shards' gradients."""
+        outputs = sum(BATCH * 2 * (a + b) for a, b in self.shapes) * ELEMENT_BYTES
+        return outputs + self.padded_bytes(world_size) // world_size
+
 
 def cut(weight: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:
     """A rank's piece of the flattened and padded weight, in storage of its own."""
@@ -105,13 +111,14 @@ def on_rank(code: ReaderCode, case: Case, traffic: Traffic) -> dict[str, Any]:
             y = torch.tanh(y)
             outputs.append(y)
             # What gloo's threads still hold of one layer must not count as kept until the next.
-            memory.settled()
+            kept_bytes = sum(output.numel() for output in outputs) * ELEMENT_BYTES
+            memory.settled(at_most=kept_bytes)
             if y.requires_grad:
-                y.register_hook(lambda grad: void(memory.settled()))
+                y.register_hook(partial(_settle_after, memory, case.rest_bytes(world_size)))
         result["forward_sent"] = traffic.sent_bytes
         result["forward_peak"] = memory.peak
         outputs_bytes = sum(output.numel() for output in outputs) * ELEMENT_BYTES
-        result["forward_held"] = memory.settled() - outputs_bytes
+        result["forward_held"] = memory.settled(at_most=outputs_bytes) - outputs_bytes
         memory.restart_peak()
         loss = y.square().sum()
         if loss.requires_grad:
@@ -125,8 +132,9 @@ def on_rank(code: ReaderCode, case: Case, traffic: Traffic) -> dict[str, Any]:
     return result
 
 
-def void(_: object) -> None:
-    """A hook that returns something replaces the gradient."""
+def _settle_after(memory: LiveBytes, at_most: int, grad: torch.Tensor) -> None:
+    """A hook: wait until no more is left than what is no weight."""
+    memory.settled(at_most=at_most)
 
 
 def grade(code: ReaderCode, rng: random.Random) -> Iterator[Check]:
@@ -259,10 +267,9 @@ def _memory(case: Case, results: list[dict[str, Any]]) -> Iterator[Check]:
         message=f"{max(held) / smallest:.1f} whole weights are alive after forward. Autograd keeps what an "
         "operation needs for backward: save only x and the shard, and gather again.",
     )
-    spare = sum(BATCH * 2 * (a + b) for a, b in case.shapes) * ELEMENT_BYTES
     for part, weights in (("forward", FORWARD_WEIGHTS), ("backward", BACKWARD_WEIGHTS)):
         peak = [result[f"{part}_peak"] for result in results]
-        most = int(weights * weight + spare + len(case.shapes) * weight / len(results) * (part == "backward"))
+        most = int(weights * weight) + case.rest_bytes(len(results))
         yield Check(
             name=f"{case.title}: the peak in {part}",
             passed=max(peak) <= most,
