@@ -47,7 +47,11 @@ def init(backend: str | None = None, *, timeout_s: float = 600.0) -> torch.devic
     if use_gpu:
         torch.cuda.set_device(device)
     if "RANK" in os.environ and not dist.is_initialized():
-        dist.init_process_group("nccl" if use_gpu else "gloo", timeout=timedelta(seconds=timeout_s))
+        dist.init_process_group(
+            "nccl" if use_gpu else "gloo",
+            timeout=timedelta(seconds=timeout_s),
+            device_id=device if use_gpu else None,
+        )
     return device
 
 

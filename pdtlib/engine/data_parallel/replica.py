@@ -187,7 +187,10 @@ class Replica(nn.Module):
         params = [flat.params.tensor if flat.params.allocated else flat.shard for flat in self.flats]
         in_flats = {id(slot.param) for flat in self.flats for slot in flat.slots}
         params += [param.data for param in self.module.parameters() if id(param) not in in_flats]
-        grads = [flat.grads.tensor if flat.holds_whole_gradients else flat.grad_shard for flat in self.flats]
+        grads = [
+            flat.grads.tensor if flat.grads is not None and flat.grads.allocated else flat.grad_shard
+            for flat in self.flats
+        ]
         return {
             "params": params,
             "grads": [grad for grad in grads if grad is not None],

@@ -1,0 +1,82 @@
+"""Our schedule tables beside those of torch.distributed.pipelining, and what it refuses beside ``schedule_problems``."""
+
+from types import SimpleNamespace
+
+import pytest
+from torch.distributed.pipelining import schedules as torch_schedules
+
+from pdtlib.plan.schedule import build, schedule_problems, to_torch_csv
+from pdtlib.plan.schedule.rules import TORCH
+
+
+def torch_table(name, stages, microbatches, chunks):
+    """torch's own order, one row of actions per rank. It asks stages only for their counts and places."""
+    kind = torch_schedules.get_schedule_class(TORCH[name])
+    pieces = [
+        SimpleNamespace(
+            group_size=stages,
+            group_rank=0,
+            num_stages=stages * chunks,
+            stage_index=chunk * stages,
+            stage_index_to_group_rank={i: i % stages for i in range(stages * chunks)},
+            has_backward=True,
+            is_first=chunk == 0,
+            is_last=chunk == chunks - 1 and stages == 1,
+        )
+        for chunk in range(chunks)
+    ]
+    single = issubclass(kind, torch_schedules.PipelineScheduleSingle)
+    schedule = kind(pieces[0] if single else pieces, microbatches)
+    table = schedule._get_pipeline_order() if single else schedule.pipeline_order
+    return "".join(
+        ",".join(str(act) for act in table[rank] if act is not None) + "\n" for rank in range(stages)
+    )
+
+
+def cases(name):
+    for stages in (2, 3, 4, 6):
+        for microbatches in range(1, 14):
+            yield stages, microbatches, {"interleaved": 3, "zb-v": 2}.get(name, 1)
+
+
+@pytest.mark.parametrize("name", sorted(TORCH))
+def test_orders_are_torchs(name):
+    """Where whole rounds go through; with others, torch's interleaving cuts rounds of another length than ours."""
+    compared = 0
+    for stages, microbatches, chunks in cases(name):
+        if name == "interleaved" and microbatches % stages:
+            continue
+        if schedule_problems(name, stages=stages, microbatches=microbatches, chunks=chunks, target="torch"):
+            continue
+        ours = build(name, stages=stages, microbatches=microbatches, chunks=chunks)
+        assert to_torch_csv(ours) == torch_table(name, stages, microbatches, chunks)
+        compared += 1
+    assert compared > 8
+
+
+@pytest.mark.parametrize("name", sorted(TORCH))
+def test_what_torch_refuses(name):
+    for stages, microbatches, chunks in cases(name):
+        problems = schedule_problems(
+            name, stages=stages, microbatches=microbatches, chunks=chunks, target="torch"
+        )
+        try:
+            torch_table(name, stages, microbatches, chunks)
+            refused = False
+        except ValueError:
+            refused = True
+        assert bool(problems) == refused, (stages, microbatches)
+        for number in problems[0].valid if problems else ():
+            torch_table(name, stages, number, chunks)
+
+
+@pytest.mark.parametrize("name", ["zb-h1", "zb-v", "interleaved"])
+def test_torch_reads_our_csv(name, tmp_path):
+    schedule = build(name, stages=4, microbatches=8)
+    path = tmp_path / "schedule.csv"
+    path.write_text(to_torch_csv(schedule), encoding="utf-8")
+    for line in path.read_text(encoding="utf-8").splitlines():
+        for cell in line.split(","):
+            act = torch_schedules._Action.from_str(cell)
+            assert act is not None
+            assert str(act) == cell
