@@ -1,8 +1,9 @@
-"""Our schedule tables beside those of torch.distributed.pipelining, and what it refuses beside ``schedule_problems``."""
+"""Our schedule tables, and our rules for torch, beside torch.distributed.pipelining itself."""
 
 from types import SimpleNamespace
 
 import pytest
+import torch
 from torch.distributed.pipelining import schedules as torch_schedules
 
 from pdtlib.plan.schedule import build, schedule_problems, to_torch_csv
@@ -20,6 +21,7 @@ def torch_table(name, stages, microbatches, chunks):
             stage_index=chunk * stages,
             stage_index_to_group_rank={i: i % stages for i in range(stages * chunks)},
             has_backward=True,
+            submod=torch.nn.Identity(),
             is_first=chunk == 0,
             is_last=chunk == chunks - 1 and stages == 1,
         )
@@ -41,7 +43,7 @@ def cases(name):
 
 @pytest.mark.parametrize("name", sorted(TORCH))
 def test_orders_are_torchs(name):
-    """Where whole rounds go through; with others, torch's interleaving cuts rounds of another length than ours."""
+    """Interleaved for whole rounds; with others, torch makes its rounds longer and we leave some out."""
     compared = 0
     for stages, microbatches, chunks in cases(name):
         if name == "interleaved" and microbatches % stages:

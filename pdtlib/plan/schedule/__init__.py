@@ -16,6 +16,7 @@ from pdtlib.plan.schedule.replay import Costs
 from pdtlib.plan.schedule.rules import schedule_problems
 from pdtlib.plan.schedule.simulate import Timeline, simulate
 from pdtlib.plan.schedule.text import from_csv, from_text, grid, picture, to_csv, to_text
+from pdtlib.plan.schedule.torch_csv import to_torch_csv
 
 __all__ = [
     "FAMILIES",
@@ -45,5 +46,6 @@ __all__ = [
     "simulate",
     "to_csv",
     "to_text",
+    "to_torch_csv",
     "zb_auto",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import count
 
 from pdtlib.plan.arguments import BadArgument
 from pdtlib.plan.schedule.catalog import FAMILIES, NAMES
@@ -43,7 +44,11 @@ def schedule_problems(
 
 def _pdtlib(name: str, stages: int, microbatches: int, chunks: int) -> Iterator[Problem]:
     if name == "dualpipe" and stages % 2:
-        yield Problem("stages", f"dualpipe pairs the stages, and {stages} is odd", _even_near(stages))
+        yield Problem(
+            "stages",
+            f"dualpipe pairs the stages, and {stages} is odd",
+            _nearest(stages, lambda p: p % 2 == 0),
+        )
 
 
 def _megatron(name: str, stages: int, microbatches: int, chunks: int) -> Iterator[Problem]:
@@ -53,7 +58,7 @@ def _megatron(name: str, stages: int, microbatches: int, chunks: int) -> Iterato
         message = (
             f"Megatron-LM interleaves rounds of {stages} micro-batches, and {microbatches} leaves a rest"
         )
-        yield Problem("microbatches", message, _multiples_near(microbatches, stages))
+        yield Problem("microbatches", message, _nearest(microbatches, lambda m: m % stages == 0))
 
 
 def _torch(name: str, stages: int, microbatches: int, chunks: int) -> Iterator[Problem]:
@@ -68,7 +73,8 @@ def _torch(name: str, stages: int, microbatches: int, chunks: int) -> Iterator[P
             message = (
                 f"torch cuts {microbatches} micro-batches into {rounds} equal rounds, which leaves a rest"
             )
-            yield Problem("microbatches", message, _multiples_near(microbatches, rounds))
+            valid = _nearest(microbatches, lambda m: m % max(1, m // stages) == 0)
+            yield Problem("microbatches", message, valid)
 
 
 def _deepspeed(name: str, stages: int, microbatches: int, chunks: int) -> Iterator[Problem]:
@@ -88,10 +94,8 @@ def _unknown(target: str, name: str, known: dict[str, str]) -> Problem:
     return Problem("schedule", f"{target} has no {name} schedule", tuple(known))
 
 
-def _multiples_near(value: int, unit: int) -> tuple[int, ...]:
-    below = value // unit * unit
-    return tuple(number for number in (below, below + unit) if number > 0)
-
-
-def _even_near(value: int) -> tuple[int, ...]:
-    return tuple(number for number in (value - 1, value + 1) if number > 0)
+def _nearest(value: int, fits: Callable[[int], bool]) -> tuple[int, ...]:
+    """The nearest number below that fits, if any, and the nearest above, which every rule here has."""
+    below = next((number for number in range(value - 1, 0, -1) if fits(number)), None)
+    above = next(number for number in count(value + 1) if fits(number))
+    return (above,) if below is None else (below, above)
