@@ -59,6 +59,7 @@ def grade_worlds(
     """
     for world_size, drawn in cases.items():
         printed = io.StringIO()
+        groups: list[tuple[Sequence[Any], list[RankResults] | None]]
         try:
             with redirect_stdout(printed):
                 groups = [(drawn, run(grader.__name__, code.source, world_size, drawn, allowed))]

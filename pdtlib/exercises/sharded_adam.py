@@ -99,8 +99,8 @@ def set_grads(params: list[torch.Tensor], grads: list[torch.Tensor]) -> None:
 def cases(rng: random.Random, world_size: int, *, num_tensors: int = 4) -> list[Case]:
     """One whose sizes N divides; one with odd sizes, among them a tensor smaller than N."""
     even = tuple((world_size * rng.randint(2, 6), rng.randint(5, 12)) for _ in range(num_tensors))
-    odd = tuple((rng.randint(4, 9), rng.randint(7, 12)) for _ in range(num_tensors - 2))
-    odd = ((rng.randint(11, 29),), *odd, (1,))
+    matrices = ((rng.randint(4, 9), rng.randint(7, 12)) for _ in range(num_tensors - 2))
+    odd: tuple[tuple[int, ...], ...] = ((rng.randint(11, 29),), *matrices, (1,))
     if sum(map(prod, odd)) % world_size == 0:
         odd = (*odd, (1,))
     lr, betas = rng.choice((1e-2, 3e-3)), (0.9, rng.choice((0.95, 0.99, 0.999)))

@@ -204,8 +204,8 @@ def _run_all(
                 raise ReaderError(_deadlock(ranks))
         return [rank.result for rank in ranks]
     finally:
-        for rank in ranks:
-            rank.stop()
+        for started in ranks:
+            started.stop()
 
 
 class _Rank:
@@ -215,7 +215,8 @@ class _Rank:
         self.result: Any = None
         self.waits: _Waiting | None = None
         self.done = not isinstance(started, Generator)
-        self.generator = None if self.done else started
+        # Any: mypy knows generators without the attributes that say where they wait.
+        self.generator: Any = started
         if self.done:
             self.result = started
 
@@ -250,7 +251,7 @@ class _Rank:
         return generator.gi_frame.f_lineno
 
     def stop(self) -> None:
-        if self.generator is not None and not self.done:
+        if not self.done:
             try:
                 self.generator.close()
             except BaseException:
@@ -276,9 +277,10 @@ def _of_rank(rank: int) -> Iterator[None]:
 
 def _finish_all_reduce(ranks: list[_Rank], fabric: Fabric) -> bool:
     """Give every rank the sum when all wait in an all-reduce."""
-    if not all(isinstance(rank.waits, _AllReduce) for rank in ranks):
+    counts = [rank.waits.value for rank in ranks if isinstance(rank.waits, _AllReduce)]
+    if len(counts) < len(ranks):
         return False
-    total = sum(rank.waits.value for rank in ranks)
+    total = sum(counts)
     fabric.all_reduces += 1
     for rank in ranks:
         rank.resume(total)

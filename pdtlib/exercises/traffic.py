@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -166,7 +167,7 @@ def _call(kind: str, tensors: Sequence[torch.Tensor], values: dict[str, Any], na
 
 def _reader_line() -> int:
     """The line of the reader's code that made this call; 0 when none did."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         if frame.f_code.co_filename == FILENAME:
             return frame.f_lineno

@@ -62,21 +62,18 @@ class Case:
 
     def expected(self, world_size: int, step: int) -> list[torch.Tensor]:
         """The mean over the ranks of each trainable parameter's gradient, from one process."""
-        mean = []
+        by_rank = []
         for rank in range(world_size):
             params = self.params()
             self.loss(params, rank, step).backward()
-            grads = [
-                torch.zeros_like(param) if param.grad is None else param.grad
-                for param in params
-                if param.requires_grad
-            ]
-            mean = (
-                [a + g / world_size for a, g in zip(mean, grads, strict=True)]
-                if mean
-                else [g / world_size for g in grads]
+            by_rank.append(
+                [
+                    torch.zeros_like(param) if param.grad is None else param.grad
+                    for param in params
+                    if param.requires_grad
+                ]
             )
-        return mean
+        return [torch.stack(grads).mean(dim=0) for grads in zip(*by_rank, strict=True)]
 
     def bucket_sizes(self) -> list[int]:
         """Bytes of every bucket, in the order in which they are to be sent."""

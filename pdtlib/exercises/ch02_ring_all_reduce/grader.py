@@ -4,7 +4,7 @@ Ring all-reduce sends 2(N - 1)/N times the message per rank (Patarasuk and Yuan,
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pdtlib.exercises.compare import close, shown
@@ -104,7 +104,7 @@ def _sums(case: Case, outcome: Outcome) -> Check:
     return Check(name=name, passed=True)
 
 
-def _wrong_sum(case: Case, rank: int, got: list, wrong: list[int]) -> str:
+def _wrong_sum(case: Case, rank: int, got: Sequence[float], wrong: list[int]) -> str:
     where = f"Rank {rank} is wrong at {len(wrong)} of {len(got)} positions, first at {wrong[0]}."
     mean = [sum(column) / case.world_size for column in zip(*case.data, strict=True)]
     if all(close(mean[i], got[i], tolerance=TOLERANCE) for i in range(len(got))):

@@ -71,7 +71,7 @@ def grade(code: ReaderCode, rng: random.Random) -> Iterator[Check]:
 def judge(case: Case, results: list[dict[str, Any]]) -> Iterator[Check]:
     """The checks of one case, from what every rank returned and sent."""
     world_size = len(results)
-    expected = sum(case.tensor(rank) for rank in range(world_size))
+    expected = torch.stack([case.tensor(rank) for rank in range(world_size)]).sum(dim=0)
     wrong = [
         rank
         for rank, result in enumerate(results)
