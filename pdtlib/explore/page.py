@@ -52,13 +52,13 @@ def html(id: str, state: Mapping[str, Any] | None = None, key: str | None = None
             f'data-words="{escape(_words())}" aria-labelledby="{key}-title">',
             f'<div class="pdt-head"><p class="pdt-title" id="{key}-title">{escape(explorer.title)}</p>'
             f'<p class="pdt-lead">{escape(explorer.lead)}</p></div>',
+            '<div class="pdt-body"><div class="pdt-ask">',
             '<p class="pdt-summary" data-summary role="status" aria-live="polite">'
             f"{escape(view.summary)}</p>",
-            '<div class="pdt-body">',
             f'<form class="pdt-controls" autocomplete="off" '
             f'aria-label="{escape(say("page.controls", title=explorer.title))}">',
             *_fieldsets(explorer, base, view.limits or {}, key),
-            "</form>",
+            "</form></div>",
             '<div class="pdt-main">',
             _view_html(view),
             "</div></div>",

@@ -44,7 +44,7 @@ class Explorer {
   #loadPythonWhenNear() {
     const near = () => {
       for (const name of ["pointerenter", "focusin", "touchstart"]) this.root.removeEventListener(name, near);
-      if (!navigator.connection?.saveData) whenIdle(() => python.preload());
+      if (!navigator.connection?.saveData) whenIdle(() => this.source.warm());
     };
     for (const name of ["pointerenter", "focusin", "touchstart"]) {
       this.root.addEventListener(name, near, { passive: true });

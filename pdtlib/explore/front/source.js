@@ -48,6 +48,11 @@ export class Source {
     });
   }
 
+  /** Load Python and let it compute once, so that the first live answer need not wait for imports. */
+  warm() {
+    python.call(BRIDGE, "view", { id: this.id, state: this.base }).catch(() => {}); // a real request will say why
+  }
+
   /** Forget the request that waits, if any: the reader moved on. */
   drop() {
     this.#wanted?.resolve(null);
