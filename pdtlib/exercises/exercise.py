@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module, resources
 from typing import TextIO
 
@@ -76,8 +76,8 @@ class Exercise:
         """
         seed = draw_seed() if seed is None else seed
         with captured(echo) as output:
-            checks = tuple(self._checks(source, seed))
-        return Report(id=self.id, seed=seed, checks=checks, output=output.getvalue())
+            checks = list(self._checks(source, seed))
+        return Report(id=self.id, seed=seed, checks=_said_once(checks), output=output.getvalue())
 
     def _checks(self, source: str, seed: int) -> Iterator[Check]:
         try:
@@ -91,3 +91,15 @@ class Exercise:
             yield from grader.grade(code, random.Random(seed))
         except ReaderError as error:
             yield Check(name=f"{self.entry} runs to its end", passed=False, message=str(error))
+
+
+def _said_once(checks: list[Check]) -> tuple[Check, ...]:
+    """A lesson that several checks teach is written at the first of them."""
+    seen: set[str] = set()
+    found = []
+    for check in checks:
+        if check.message and check.message in seen:
+            check = replace(check, message="As above.")
+        seen.add(check.message)
+        found.append(check)
+    return tuple(found)

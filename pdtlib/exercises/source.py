@@ -43,7 +43,8 @@ class ReaderCode:
     def namespace(self) -> dict[str, Any]:
         """Run the source and return its globals. Top-level prints are shown the first time only."""
         module = ModuleType("your_code")
-        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": _guarded_import}
+        replaced = {"__import__": _guarded_import, "input": _no_input}
+        module.__dict__["__builtins__"] = {**vars(builtins), **replaced}
         quiet = contextlib.redirect_stdout(io.StringIO()) if self._ran_before else contextlib.nullcontext()
         with quiet, told():
             exec(self._code, module.__dict__)
@@ -72,6 +73,10 @@ def _guarded_import(name, globals=None, locals=None, fromlist=(), level=0) -> Mo
     if package in ("builtins", "importlib"):
         raise ImportError(f"{package} is not available in an exercise")
     return builtins.__import__(name, globals, locals, fromlist, level)
+
+
+def _no_input(*_: object) -> str:
+    raise RuntimeError("nobody answers input() while an exercise is graded: use the arguments")
 
 
 @contextlib.contextmanager

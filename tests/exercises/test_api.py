@@ -118,6 +118,16 @@ def test_leaving_the_program_is_a_failure(what):
         assert not graded(source).passed
 
 
+def test_nobody_answers_input():
+    assert "nobody answers input()" in graded("x = input()\ndef all_reduce(comm, data):\n    yield\n").text()
+
+
+def test_a_lesson_is_written_once():
+    messages = [check.message for check in graded("def all_reduce(comm, data):\n    1 / 0\n").checks]
+    assert "ZeroDivisionError" in messages[0]
+    assert set(messages[1:]) == {"As above."}
+
+
 def test_replacing_stdout_does_no_harm():
     with captured() as output:
         ReaderCode("import sys\nsys.stdout = None\n").namespace()

@@ -201,4 +201,5 @@ def test_a_rank_that_dies_is_told_and_hides_no_other_case():
     source = "import os\ndef ring_all_reduce(tensor):\n    os._exit(3)\n"
     report = get("ch02-ring-all-reduce-torch").grade(source, seed=1)
     assert len(report.checks) == 9
-    assert all("exit code 3" in check.message for check in report.checks)
+    assert not any(check.passed for check in report.checks)
+    assert "exit code 3" in report.text()
