@@ -31,7 +31,7 @@ class Table:
         )
         body = "".join(
             "<tr>"
-            + f'<th scope="row" style="text-align:left;font-weight:inherit">{escape(str(row[0]))}</th>'
+            + f'<th scope="row" style="{self._align(0)};font-weight:inherit">{escape(str(row[0]))}</th>'
             + "".join(
                 f'<td style="{self._align(i)}">{escape(str(value))}</td>'
                 for i, value in enumerate(row[1:], start=1)
@@ -48,7 +48,7 @@ class Table:
 
     def _align(self, column: int) -> str:
         if column == 0 or column in self.text_columns:
-            return "text-align:left"
+            return "text-align:left;min-width:9rem"
         return "text-align:right;white-space:nowrap"
 
     def __repr__(self) -> str:
