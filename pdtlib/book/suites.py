@@ -1,13 +1,14 @@
 """Every check of the project, in the order of ``make test``: ``python -m pdtlib.book.suites [NAME...]``.
 
-All suites run, also after one has failed; the summary at the end has each one's time and closing
-line, and the exit status is 1 when any failed. Tests that start several processes of their own do not
-run beside others, so that they don't fight for the cores.
+All suites run, also after one has failed. The summary at the end has each one's time, the processor
+time of its processes and its closing line; the exit status is 1 when any failed. Tests that start
+several processes of their own do not run beside others, so that they don't fight for the cores.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from pdtlib.book import normalise
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-MULTIPROCESS = ("engine", "train", "observe", "cli", "labs")
+MULTIPROCESS = ("engine", "train", "exercises", "cli", "labs")
 BROWSER = ("site",)
 CELL_TIMEOUT_S = 300
 
@@ -35,7 +36,7 @@ class Suite:
 def suites(jobs: int, root: Path = ROOT) -> Iterator[Suite]:
     """All suites, in order. ``jobs`` is the number of worker processes of the light tests."""
     python = [sys.executable, "-m"]
-    pytest = [*python, "pytest", "-q", "-p", "no:cacheprovider"]
+    pytest = [*python, "pytest", "-q", "-p", "no:cacheprovider", "--durations=15", "--durations-min=5"]
     yield Suite(
         name="check",
         commands=[
@@ -48,7 +49,7 @@ def suites(jobs: int, root: Path = ROOT) -> Iterator[Suite]:
             [*python, "pdtlib.book.address", "--check"],
         ],
     )
-    folders = sorted(path.name for path in (root / "tests").iterdir() if list(path.glob("test_*.py")))
+    folders = sorted(path.name for path in (root / "tests").iterdir() if list(path.rglob("test_*.py")))
     light = [f"tests/{name}" for name in folders if name not in MULTIPROCESS + BROWSER]
     alone = [f"tests/{name}" for name in folders if name in MULTIPROCESS]
     parallel = ["-n", str(jobs)]
@@ -64,24 +65,45 @@ def suites(jobs: int, root: Path = ROOT) -> Iterator[Suite]:
     yield Suite(name="site", commands=[[*pytest, *parallel, *(f"tests/{name}" for name in BROWSER)]])
 
 
-def run(suite: Suite) -> tuple[bool, float, str]:
-    """Run a suite's commands; whether all passed, the seconds, and the last line of the last one."""
-    began = time.monotonic()
-    passed, closing = True, ""
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of a suite; ``closing`` is the last line of its first failed command, or of the last."""
+
+    passed: bool
+    wall_s: float
+    cpu_s: float
+    closing: str
+
+
+def run(suite: Suite) -> Outcome:
+    """Run a suite's commands, also after one has failed."""
+    began, used = time.monotonic(), _cpu_s()
+    failed, closing = "", ""
     for command in suite.commands:
-        print(
-            f"$ {' '.join(Path(part).name if part.startswith(str(BIN)) else part for part in command)}",
-            flush=True,
+        shown = " ".join(Path(part).name if part.startswith(str(BIN)) else part for part in command)
+        print(f"$ {shown}", flush=True)
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         )
-        with subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as done:
-            assert done.stdout is not None
-            for line in done.stdout:
+        with process:
+            assert process.stdout is not None
+            for line in process.stdout:
                 print(line, end="", flush=True)
                 closing = line.strip() or closing
-        passed = passed and done.returncode == 0
-    return passed, time.monotonic() - began, closing
+        if process.returncode and not failed:
+            failed = f"{shown.split(' -')[0]}: {closing}"
+    return Outcome(
+        passed=not failed,
+        wall_s=time.monotonic() - began,
+        cpu_s=_cpu_s() - used,
+        closing=failed or closing,
+    )
+
+
+def _cpu_s() -> float:
+    """Processor seconds of all children that have ended, and of theirs."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -96,14 +118,15 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := set(options.names) - set(every):
         parser.error(f"suite {sorted(unknown)}; valid: {', '.join(every)}")
     chosen = [suite for suite in suites(options.jobs) if not options.names or suite.name in options.names]
-    results = {}
+    outcomes = {}
     for suite in chosen:
         print(f"\n=== {suite.name}", flush=True)
-        results[suite.name] = run(suite)
+        outcomes[suite.name] = run(suite)
     print("\n=== summary")
-    for name, (passed, seconds, closing) in results.items():
-        print(f"{name:<10} {'passed' if passed else 'FAILED'} {seconds:5.0f} s   {closing}")
-    return 0 if all(passed for passed, _, _ in results.values()) else 1
+    for name, one in outcomes.items():
+        verdict = "passed" if one.passed else "FAILED"
+        print(f"{name:<10} {verdict} {one.wall_s:5.0f} s, {one.cpu_s:5.0f} s of processors   {one.closing}")
+    return 0 if all(one.passed for one in outcomes.values()) else 1
 
 
 if __name__ == "__main__":
