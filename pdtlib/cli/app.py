@@ -13,6 +13,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "schedule": ("pdtlib.cli.schedule:schedule", "A pipeline schedule: its table, bubble and memory."),
     "goodput": ("pdtlib.cli.goodput:goodput", "Failures, checkpoint interval and what they cost."),
     "plan": ("pdtlib.cli.plan:plan", "The best layouts of a job on so many GPUs."),
+    "export": ("pdtlib.cli.export:export", "A job for DeepSpeed, Megatron-LM or torchtitan."),
+    "lint": ("pdtlib.cli.lint:lint", "A target's verdict on every key of a configuration."),
     "run": ("pdtlib.cli.run:run", "Train a job on this machine."),
     "compare": ("pdtlib.cli.compare:compare", "A run's measured values beside the predicted ones."),
     "grade": ("pdtlib.cli.grade:grade", "Grade the answer to an exercise."),

@@ -1,0 +1,273 @@
+"""What DeepSpeed 0.19 says to every key of a configuration: read, deprecated, ignored, rejected or unknown.
+
+Its top level passes over unknown keys in silence, so a misspelt section is no section; most sections below
+refuse them. Batch sizes are checked against each other as DeepSpeed does at start.
+"""
+
+import difflib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pdtlib.plan.lint.deepspeed_keys import (
+    ANY,
+    BOOL,
+    FLOAT,
+    INT,
+    LOOSE,
+    REMOVED,
+    RENAMED,
+    STRICT,
+    TABLE,
+    TEXT,
+    TOP,
+    ZERO_DEPRECATED,
+    ZERO_STAGES,
+)
+
+VERDICTS = ("ok", "deprecated", "ignored", "rejected", "unknown")
+BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+FLAG_WORDS = ("true", "false", "yes", "no", "on", "off", "t", "f", "y", "n", "0", "1")
+LOWEST = {"zero_optimization.reduce_bucket_size": 1}
+ELSEWHERE = {
+    "pipeline_parallel": "stages come from PipelineModule(layers, num_stages=...)",
+    "pipeline_type": "its only schedule is 1F1B",
+    "num_chunks": "interleaving is Megatron's virtual_pipeline_model_parallel_size",
+    "parallelism": "degrees come from the launcher and the model",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``verdict`` is ok, deprecated, ignored (known, but changes nothing here), rejected (an error at start)
+    or unknown (passed over in silence)."""
+
+    key: str
+    verdict: str
+    message: str
+
+
+def lint_deepspeed(text: str) -> list[Verdict]:
+    """Verdicts on a configuration as text: one for each key, those without a key are on the whole."""
+    try:
+        data = json.loads(text, object_pairs_hook=_no_duplicates)
+    except ValueError as error:
+        return _not_json(text, error)
+    if not isinstance(data, dict):
+        return [Verdict("", "rejected", "the file must hold an object of keys")]
+    return [*_top(data), *_whole(data)]
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"duplicate keys: {', '.join(twice)}")
+    return dict(pairs)
+
+
+def _not_json(text: str, error: ValueError) -> list[Verdict]:
+    """DeepSpeed reads JSON or HJSON; of YAML, which it does not read, at least the keys are judged."""
+    if "duplicate keys" in str(error):
+        return [Verdict("", "rejected", str(error))]
+    found = [Verdict("", "rejected", f"DeepSpeed reads JSON, not this: {error}")]
+    data = _read_yaml_subset(text)
+    if data is None:
+        return found
+    if set(data) == {"deepspeed"} and isinstance(data["deepspeed"], dict):
+        found.append(Verdict("deepspeed", "unknown", "sections stand at the top level, without this wrapper"))
+        data = data["deepspeed"]
+    return [*found, *_top(data), *_whole(data)]
+
+
+def _top(data: Mapping[str, Any]) -> Iterator[Verdict]:
+    for key, value in data.items():
+        if key in REMOVED:
+            yield Verdict(key, "rejected", "removed from DeepSpeed; its configuration is refused")
+        elif key in RENAMED:
+            name, kind = RENAMED[key]
+            yield Verdict(key, "deprecated", f"now called {name}")
+            yield from _kind(key, value, kind)
+            yield from _section(name, value, key)
+        elif key not in TOP:
+            hint = ELSEWHERE.get(key) or _near(key, TOP)
+            yield Verdict(
+                key, "unknown", "no such section: passed over in silence" + (f"; {hint}" if hint else "")
+            )
+        else:
+            wrong = list(_kind(key, value, TOP[key]))
+            yield from wrong or [Verdict(key, "ok", "read")]
+            if not wrong:
+                yield from _section(key, value, key)
+
+
+def _section(name: str, value: Any, path: str) -> Iterator[Verdict]:
+    """Verdicts on the keys of a section, if its keys are known."""
+    strict = STRICT.get(name)
+    known = strict if strict is not None else LOOSE.get(name)
+    if known is None or not isinstance(value, Mapping):
+        return
+    stage = _stage(value) if name == "zero_optimization" else None
+    for key, item in value.items():
+        where = f"{path}.{key}"
+        if f"{name}.{key}" in REMOVED:
+            yield Verdict(where, "rejected", "removed from DeepSpeed; its configuration is refused")
+        elif name == "zero_optimization" and key in ZERO_DEPRECATED:
+            yield Verdict(where, "deprecated", f"use {ZERO_DEPRECATED[key]}")
+        elif key not in known:
+            hint = _near(key, known)
+            if strict is not None:
+                yield Verdict(
+                    where, "rejected", "extra inputs are not permitted" + (f"; {hint}" if hint else "")
+                )
+            else:
+                yield Verdict(where, "unknown", "passed over in silence" + (f"; {hint}" if hint else ""))
+        else:
+            yield from _known(where, key, item, known[key], stage)
+            if known[key] == TABLE:
+                yield from _section(f"{name}.{key}", item, where)
+
+
+def _stage(zero: Mapping[str, Any]) -> int:
+    """The ZeRO stage, from a number or a text of digits; 0 where it is neither."""
+    text = str(zero.get("stage", 0)).partition(".0")[0]
+    return int(text) if text.isdigit() else int(text == "True")
+
+
+def _known(where: str, key: str, item: Any, kind: str, stage: Any) -> Iterator[Verdict]:
+    wrong = list(_kind(where, item, kind))
+    if wrong:
+        yield from wrong
+        return
+    stages = ZERO_STAGES.get(key) if stage is not None else None
+    if key.startswith("stage3_") and stage is not None:
+        stages = (3,)
+    if key == "stage" and stage is not None and _stage({"stage": item}) not in (0, 1, 2, 3):
+        yield Verdict(where, "rejected", "the stage is 0, 1, 2 or 3")
+    elif stages is not None and stage not in stages:
+        used = " and ".join(map(str, stages))
+        yield Verdict(where, "ignored", f"only stage {used} reads it, and this is stage {stage}")
+    elif key == "device" and item not in ("none", "cpu", "nvme"):
+        yield Verdict(where, "rejected", "the device is none, cpu or nvme")
+    elif key == "compute_grad_norm" and not item and stage not in (1, 2):
+        yield Verdict(where, "rejected", "false goes with stages 1 and 2 alone")
+    elif key == "sub_group_size" and stage is not None and stage < 3:
+        yield Verdict(where, "ignored", "only stage 3 and offloading read it")
+    else:
+        yield Verdict(where, "ok", "read")
+
+
+def _kind(where: str, value: Any, kind: str) -> Iterator[Verdict]:
+    """A verdict if DeepSpeed cannot read the value as the key's kind.
+
+    Its classes are generous: a whole number may be a text of digits, a flag a word such as "yes". Scalars at
+    the top level are not checked but for the batch sizes. "auto" is left to whoever fills it in.
+    """
+    if kind == ANY or value == "auto" or value is None:
+        return
+    if kind == TABLE and where == "zero_optimization" and isinstance(value, bool):
+        yield Verdict(where, "deprecated", "a flag means stage 1; write {stage: 1}")
+        return
+    inside = "." in where and where.partition(".")[0] in STRICT
+    if not inside and kind != TABLE and where not in BATCH:
+        return
+    number = isinstance(value, int | float) and not (isinstance(value, float) and math.isnan(value))
+    digits = isinstance(value, str) and value.strip().lstrip("+-").isdigit()
+    fits = {
+        INT: (number and float(value).is_integer()) or (digits and inside),
+        FLOAT: number or (inside and _is_float(value)),
+        BOOL: isinstance(value, bool) or value in (0, 1) or str(value).lower() in FLAG_WORDS,
+        TEXT: isinstance(value, str),
+        TABLE: isinstance(value, Mapping),
+    }[kind]
+    if not fits:
+        yield Verdict(where, "rejected", f"must be of kind {kind}, not {json.dumps(value)}")
+    elif kind == INT and inside and float(value) < LOWEST.get(where, 0):
+        yield Verdict(where, "rejected", f"must be at least {LOWEST.get(where, 0)}, not {value}")
+
+
+def _is_float(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _whole(data: Mapping[str, Any]) -> Iterator[Verdict]:
+    """What concerns the configuration as a whole."""
+    batch, micro, steps = (data.get(name) for name in BATCH)
+    if batch is None and micro is None:
+        yield Verdict(
+            "", "rejected", "either train_batch_size or train_micro_batch_size_per_gpu must be given"
+        )
+    numbers = [
+        value for value in (batch, micro, steps) if isinstance(value, int) and not isinstance(value, bool)
+    ]
+    if len(numbers) == 3 and (numbers[1] * numbers[2] == 0 or numbers[0] % (numbers[1] * numbers[2])):
+        message = f"{batch} is no multiple of micro-batch x accumulation = {micro} x {steps}"
+        yield Verdict("train_batch_size", "rejected", message)
+    enabled = [
+        name
+        for name in ("fp16", "bf16")
+        if isinstance(data.get(name), Mapping) and data[name].get("enabled") is True
+    ]
+    if len(enabled) == 2:
+        yield Verdict("bf16", "rejected", "bf16 and fp16 cannot both be enabled")
+    if not enabled and "torch_autocast" not in data:
+        yield Verdict("", "ok", "no bf16 or fp16 section: DeepSpeed trains in fp32")
+    zero = data.get("zero_optimization")
+    stage = _stage(zero) if isinstance(zero, Mapping) else 0
+    pipeline = data.get("pipeline")
+    stages = pipeline.get("stages") if isinstance(pipeline, Mapping) else None
+    if isinstance(stages, int) and stages > 1 and stage in (2, 3):
+        message = "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism"
+        yield Verdict("zero_optimization.stage", "rejected", message)
+
+
+def _near(key: str, known: Mapping[str, Any]) -> str:
+    extra = {"size": "autotp_size"} if "autotp_size" in known else {}
+    near = [extra[key]] if key in extra else difflib.get_close_matches(key, list(known), n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}?" if near else ""
+
+
+def _read_yaml_subset(text: str) -> dict[str, Any] | None:
+    """Nested ``key: value`` lines as YAML 1.1 reads them, where ``5e8`` without a point is a text.
+
+    None if the text is more than that.
+    """
+    root: dict[str, Any] = {}
+    stack: list[tuple[int, dict[str, Any]]] = [(-1, root)]
+    for raw in text.splitlines():
+        line = raw.partition(" #")[0].rstrip()
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        indent = len(line) - len(line.lstrip())
+        key, colon, value = line.strip().partition(":")
+        if not colon or key.startswith("-"):
+            return None
+        while stack[-1][0] >= indent:
+            stack.pop()
+        parent = stack[-1][1]
+        if value.strip():
+            parent[key] = _yaml_value(value.strip())
+        else:
+            parent[key] = {}
+            stack.append((indent, parent[key]))
+    return root or None
+
+
+def _yaml_value(text: str) -> Any:
+    words = {"true": True, "false": False, "null": None, "yes": True, "no": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    if text.lstrip("+-").isdigit():
+        return int(text)
+    if "." in text:
+        try:
+            return float(text)
+        except ValueError:
+            pass
+    return text.strip("'\"")

@@ -1,0 +1,233 @@
+"""Exports: what each target reads back, what it refuses, and that nothing is lost on the way."""
+
+import json
+import tomllib
+
+import pytest
+from hypothesis import given, settings
+from strategies import jobs
+
+from pdtlib.cli import app
+from pdtlib.plan.export import TARGETS, export
+from pdtlib.plan.job import JobError, from_dict, to_toml
+
+LLAMA = {"model": {"preset": "llama3-8b"}, "train": {"global_batch": 64, "micro_batch": 2}}
+
+
+def job_with(train=None, parallel=None, model=None):
+    return from_dict(
+        {
+            "model": {**LLAMA["model"], **(model or {})},
+            "train": {**LLAMA["train"], **(train or {})},
+            "parallel": parallel or {},
+        }
+    )
+
+
+def deepspeed(job):
+    return json.loads(export(job, to="deepspeed").files["deepspeed.json"])
+
+
+def megatron(job):
+    flags = {}
+    for line in export(job, to="megatron").files["megatron.args"].splitlines():
+        name, _, value = line.removeprefix("--").partition(" ")
+        flags[name] = value
+    return flags
+
+
+def torchtitan(job):
+    return tomllib.loads(export(job, to="torchtitan").files["torchtitan.toml"])
+
+
+def reasons(job, to):
+    try:
+        export(job, to=to)
+    except JobError as error:
+        return error.problems
+    return []
+
+
+def refused(job, to):
+    return {problem.field for problem in reasons(job, to)}
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_deepspeed(stage):
+    """The batch stays derivable: micro-batch and accumulation are given, and no total that could disagree."""
+    job = job_with({"zero_stage": stage}, {"dp": 4})
+    config = deepspeed(job)
+    assert config["zero_optimization"]["stage"] == stage
+    assert "train_batch_size" not in config
+    product = config["train_micro_batch_size_per_gpu"] * config["gradient_accumulation_steps"] * 4
+    assert product == job.train.global_batch
+    assert config["bf16"] == {"enabled": True}
+    assert config["gradient_clipping"] == 1.0
+
+
+def test_deepspeed_pipeline_counts_replicas_not_processes():
+    """Field report: 8 processes in two stages; 256 sequences by 4 are 16 micro-batches on 4 replicas."""
+    job = job_with({"global_batch": 256, "micro_batch": 4}, {"dp": 4, "pp": 2})
+    config = deepspeed(job)
+    assert config["gradient_accumulation_steps"] == 16
+    assert config["pipeline"]["stages"] == 2
+    assert any("num_stages=2" in note for note in export(job, to="deepspeed").notes)
+
+
+def test_deepspeed_tensor_parallelism_has_its_own_key():
+    assert deepspeed(job_with(parallel={"tp": 8}))["tensor_parallel"] == {"autotp_size": 8}
+
+
+def test_megatron():
+    job = job_with(
+        {"zero_stage": 1, "grad_precision": "fp32", "sequence_parallel": True, "recompute": "full"},
+        {"dp": 2, "tp": 4, "pp": 4, "vpp": 2, "cp": 2},
+    )
+    flags = megatron(job)
+    assert flags["tensor-model-parallel-size"] == "4"
+    assert flags["pipeline-model-parallel-size"] == "4"
+    assert flags["num-virtual-stages-per-pipeline-rank"] == "2"
+    assert flags["context-parallel-size"] == "2"
+    assert flags["global-batch-size"] == "64"
+    assert flags["num-query-groups"] == "8"
+    assert {"swiglu", "bf16", "sequence-parallel", "use-distributed-optimizer"} <= set(flags)
+    assert "accumulate-allreduce-grads-in-fp32" in flags
+    assert flags["recompute-granularity"] == "full"
+
+
+def test_megatron_gpt_style_and_experts():
+    gpt = from_dict({"model": {"preset": "gpt2"}, "train": {"precision": "fp16"}})
+    flags = megatron(gpt)
+    assert flags["position-embedding-type"] == "learned_absolute"
+    assert flags["normalization"] == "LayerNorm"
+    assert "fp16" in flags
+    assert not {"swiglu", "disable-bias-linear", "untie-embeddings-and-output-weights"} & set(flags)
+    moe = from_dict({"model": {"preset": "mixtral-8x7b"}, "parallel": {"dp": 8, "ep": 8}})
+    assert megatron(moe)["num-experts"] == "8"
+    assert megatron(moe)["expert-model-parallel-size"] == "8"
+
+
+@pytest.mark.parametrize(
+    ("stage", "reshard", "shard", "when"),
+    [
+        (0, True, 1, "never"),
+        (2, True, 4, "never"),
+        (3, True, 4, "always"),
+        (3, False, 4, "never"),
+    ],
+)
+def test_torchtitan(stage, reshard, shard, when):
+    table = torchtitan(job_with({"zero_stage": stage, "reshard_after_forward": reshard}, {"dp": 4, "tp": 2}))
+    degrees = table["parallelism"]
+    assert degrees["data_parallel_shard_degree"] == shard
+    assert degrees["data_parallel_shard_degree"] * degrees["data_parallel_replicate_degree"] == 4
+    assert degrees["fsdp_reshard_after_forward"] == when
+    assert degrees["tensor_parallel_degree"] == 2
+    assert table["training"]["local_batch_size"] == 2
+    assert table["training"]["global_batch_size"] == 64
+
+
+def test_torchtitan_pipelines_take_all_micro_batches_at_once():
+    table = torchtitan(job_with(parallel={"dp": 2, "pp": 4, "vpp": 2}))
+    assert table["training"]["local_batch_size"] == 32
+    assert table["parallelism"]["pipeline_parallel_microbatch_size"] == 2
+    assert table["parallelism"]["pipeline_parallel_schedule"] == "Interleaved1F1B"
+    assert table["parallelism"]["pipeline_parallel_layers_per_stage"] == 4
+
+
+def test_torchtitans_options_and_toml_agree():
+    files = export(job_with(parallel={"dp": 4}), to="torchtitan").files
+    table = tomllib.loads(files["torchtitan.toml"])
+    for line in files["torchtitan.args"].splitlines():
+        path, _, value = line.removeprefix("--").partition(" ")
+        section, _, name = path.partition(".")
+        assert str(table[section][name]) == value
+
+
+@pytest.mark.parametrize(
+    ("to", "train", "parallel", "model", "field"),
+    [
+        ("deepspeed", {"zero_stage": 3}, {"pp": 2}, {}, "train.zero_stage"),
+        ("deepspeed", {"zero_stage": 2}, {"pp": 2}, {}, "train.zero_stage"),
+        ("deepspeed", {}, {"pp": 2, "schedule": "gpipe"}, {}, "parallel.schedule"),
+        ("deepspeed", {}, {"pp": 2, "vpp": 2}, {}, "parallel.schedule"),
+        ("deepspeed", {}, {"cp": 2}, {}, "parallel.context"),
+        ("megatron", {}, {"pp": 3}, {}, "parallel.pp"),
+        ("megatron", {}, {"pp": 4, "schedule": "zb-h1"}, {}, "parallel.schedule"),
+        ("megatron", {"zero_stage": 3}, {"pp": 2, "dp": 2}, {}, "train.zero_stage"),
+        ("torchtitan", {"zero_stage": 1}, {"dp": 2}, {}, "train.zero_stage"),
+        ("torchtitan", {"precision": "fp16"}, {}, {}, "train.precision"),
+        ("torchtitan", {"global_batch": 4}, {"pp": 4}, {}, "train.global_batch"),
+        ("torchtitan", {}, {"pp": 2, "schedule": "zb-h2"}, {}, "parallel.schedule"),
+        ("torchtitan", {}, {"cp": 2, "context": "ulysses"}, {}, "parallel.context"),
+        ("torchtitan", {}, {}, {"preset": "gpt2"}, "model"),
+    ],
+)
+def test_each_target_refuses_what_it_cannot_do(to, train, parallel, model, field):
+    assert field in refused(job_with(train, parallel, model), to)
+
+
+def test_the_articles_70b_row_is_refused_by_deepspeed():
+    """128 GPUs as tp 8, pp 4, dp 4 with ZeRO-3: DeepSpeed refuses it, and ZeRO-1 is what it takes."""
+    tables = {
+        "model": {"preset": "llama2-70b"},
+        "train": {"global_batch": 128, "micro_batch": 4, "zero_stage": 3},
+        "parallel": {"dp": 4, "tp": 8, "pp": 4},
+    }
+    assert refused(from_dict(tables), "deepspeed") == {"train.zero_stage"}
+    tables["train"]["zero_stage"] = 1
+    config = deepspeed(from_dict(tables))
+    assert config["gradient_accumulation_steps"] == 8
+    assert "tensor_parallel" not in config  # with a pipeline, tp is the model's own
+
+
+@settings(max_examples=80, deadline=None)
+@given(jobs())
+def test_batch_and_degrees_survive_every_export(data):
+    """A job is refused with a field and a reason, or arrives with its batch, degrees and stage."""
+    job = from_dict(data)
+    for to in TARGETS:
+        problems = reasons(job, to)
+        assert all(problem.field and problem.message for problem in problems)
+        if problems:
+            continue
+        if to == "deepspeed":
+            config = deepspeed(job)
+            batch = config["train_micro_batch_size_per_gpu"] * config["gradient_accumulation_steps"]
+            assert batch * job.parallel.dp == job.train.global_batch
+            assert config["zero_optimization"]["stage"] == job.train.zero_stage
+        elif to == "megatron":
+            flags = megatron(job)
+            assert int(flags["global-batch-size"]) == job.train.global_batch
+            assert int(flags["pipeline-model-parallel-size"]) == job.parallel.pp
+            assert job.model.layers % (job.parallel.pp * job.parallel.vpp) == 0
+            assert ("use-distributed-optimizer" in flags) == (job.train.zero_stage > 0)
+        else:
+            table = torchtitan(job)
+            degrees = table["parallelism"]
+            assert degrees["pipeline_parallel_degree"] == job.parallel.pp
+            shards = degrees["data_parallel_shard_degree"] * degrees["data_parallel_replicate_degree"]
+            assert shards == job.parallel.dp
+            local = table["training"]["local_batch_size"]
+            assert table["training"]["global_batch_size"] % (local * shards) == 0
+
+
+def pdt(capsys, *words):
+    with pytest.raises(SystemExit) as caught:
+        app.main([str(word) for word in words])
+    out = capsys.readouterr()
+    return caught.value.code or 0, out.out, out.err
+
+
+def test_pdt_export(capsys, tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text(to_toml(job_with({"zero_stage": 1}, {"dp": 2})))
+    code, out, _ = pdt(capsys, "export", path, "--to", "deepspeed", "--out", tmp_path / "ds", "--json")
+    assert code == 0
+    assert json.loads(out)["files"] == [str(tmp_path / "ds" / "deepspeed.json")]
+    assert json.loads((tmp_path / "ds" / "deepspeed.json").read_text())["zero_optimization"]["stage"] == 1
+    code, out, err = pdt(capsys, "export", path, "--to", "torchtitan", "--out", tmp_path, "--json")
+    assert code == 2
+    assert json.loads(out)["problems"][0]["field"] == "train.zero_stage"
+    assert "torchtitan" in err
+    assert pdt(capsys, "export", path, "--to", "nemo", "--out", tmp_path)[0] == 2
