@@ -32,9 +32,16 @@ def compare(
     for name in ("predicted", "measured", "error"):
         table.add_column(name, justify="right")
     for row in rows:
-        error = "–" if row["error"] is None else f"{row['error']:+.2%}" if row["error"] else "0"
-        table.add_row(row["quantity"], _number(row["predicted"]), _number(row["measured"]), error)
+        table.add_row(
+            row["quantity"], _number(row["predicted"]), _number(row["measured"]), _error(row["error"])
+        )
     Console().print(table)
+
+
+def _error(error: float | None) -> str:
+    if error is None:
+        return "–"
+    return f"{error:+.2%}" if error else "0"
 
 
 def _number(value: float) -> str:

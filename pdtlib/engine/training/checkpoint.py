@@ -229,6 +229,26 @@ class _Reader(dcp.FileSystemReader):
         return self._index
 
 
+class _Writer(dcp.FileSystemWriter):
+    """torch's writer, except that a write that failed says why."""
+
+    def write_data(self, plan: SavePlan, planner: dcp.SavePlanner) -> Any:
+        try:
+            return super().write_data(plan, planner)
+        except Exception as error:
+            raise _root_of(error) from error
+
+
+def _root_of(error: BaseException) -> BaseException:
+    """The OSError behind ``error``: torch's archive writer reports a full disk as an unexpected position."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, OSError):
+            return found
+        found = found.__cause__ or found.__context__
+    return error
+
+
 def save(path: Path, *, parts: Mapping[str, Sequence[Part]]) -> None:
     """Write every rank's ``parts`` to the directory ``path``, which appears when all of them are complete.
 
@@ -241,7 +261,7 @@ def save(path: Path, *, parts: Mapping[str, Sequence[Part]]) -> None:
         with _one_process_is_fine():
             dcp.save(
                 {},
-                storage_writer=dcp.FileSystemWriter(partial),
+                storage_writer=_Writer(partial),
                 planner=_SavePlanner(_Boxes(parts)),
                 no_dist=not dist.is_initialized(),
             )
