@@ -52,9 +52,7 @@ def test_orders_are_torchs(name):
         ours = build(name, stages=stages, microbatches=microbatches, chunks=chunks)
         rows = [line.split(",") for line in to_torch_csv(ours).splitlines()]
         theirs = torch_table(name, stages, microbatches, chunks)
-        if (
-            name == "1f1b"
-        ):  # torch prints the last rank's forwards from 1, but runs them from 0
+        if name == "1f1b":  # torch prints the last rank's forwards from 1, but runs them from 0
             assert theirs[-1][0] == f"{stages - 1}F1"
             rows, theirs = rows[:-1], theirs[:-1]
         assert rows == theirs
