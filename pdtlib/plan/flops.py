@@ -158,3 +158,27 @@ def mfu_needed(flops: float, *, seconds: float, num_gpus: int, peak_flops: float
 def gpus_needed(flops: float, *, seconds: float, peak_flops: float, mfu: float) -> float:
     """GPUs that meet a deadline at a given utilisation, before rounding up."""
     return flops / (seconds * peak_flops * mfu)
+
+
+def utilisation_warnings(mfu: float, hfu: float | None = None) -> list[str]:
+    """What is wrong with a utilisation that cannot be: the usual traps, named.
+
+    >>> utilisation_warnings(0.45, 0.5)
+    []
+    >>> len(utilisation_warnings(1.2))
+    1
+    """
+    found = []
+    if mfu > 1:
+        found.append(
+            "MFU above 100 %: FLOPs of the whole job over one GPU's peak, a time without part of the step, "
+            "6 N D with N of all experts instead of the active ones, or a peak of another precision"
+        )
+    elif mfu > 0.75:
+        found.append(
+            "MFU above 75 %: no published run on GPUs reaches it; recomputation counted as model FLOPs, or "
+            "too low a peak, are the usual reasons"
+        )
+    if hfu is not None and hfu < mfu:
+        found.append("HFU below MFU: hardware FLOPs include all model FLOPs, so two conventions are mixed")
+    return found

@@ -76,14 +76,22 @@ def chunks_in_flight(job: Job, stage: int) -> int:
 
 
 def stage_memory(job: Job, stage: int) -> StageMemory:
-    """Bytes on a rank of this pipeline stage. ``stage`` counts from 0."""
+    """Bytes on a rank of this pipeline stage, counted from 0. DualPipe's ranks hold two stages' states."""
     held = held_bytes(job, stage)
+    copies = 2 if job.parallel.schedule == "dualpipe" and job.parallel.pp > 1 else 1
     activations, logits = kept_for_backward(job, stage)
     buffers = float(gathered_bytes(job, stage))
     if stage == job.parallel.pp - 1:
         tokens = job.train.micro_batch * job.model.seq / job.parallel.cp
         buffers += tokens * job.model.vocab * element_bytes(job) / job.parallel.tp
-    return StageMemory(held.params, held.grads, held.optimizer, activations, logits, buffers)
+    return StageMemory(
+        params=copies * held.params,
+        grads=copies * held.grads,
+        optimizer=copies * held.optimizer,
+        activations=activations,
+        logits=logits,
+        buffers=buffers,
+    )
 
 
 def kept_for_backward(job: Job, stage: int) -> tuple[float, float]:

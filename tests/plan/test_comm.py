@@ -7,7 +7,7 @@ import pytest
 from pdtlib.plan.comm import COLLECTIVES, ring_steps, sent_bytes, zero_messages
 from pdtlib.plan.flats import BUCKET_BYTES, data_parallel_messages, flats, gathered_bytes, held_bytes
 from pdtlib.plan.job import from_dict
-from pdtlib.plan.overlap import bucket_timeline, collective_s
+from pdtlib.plan.overlap import bucket_timeline, collective_s, prefetch_timeline
 from pdtlib.plan.params import count, tensors
 from pdtlib.plan.ring import num_steps, transfers
 from pdtlib.plan.sharding import buckets, group_units, padded_numel, shard_numel, shard_range
@@ -233,3 +233,33 @@ def test_alpha_beta_time():
     """2 (n-1) latencies and 2 (n-1)/n of the message over the link."""
     found = collective_s("all_reduce", 1000, 5, bytes_per_s=100, latency_s=0.1)
     assert found == pytest.approx(2 * 4 * 0.1 + 2 * 4 / 5 * 1000 / 100)
+
+
+@pytest.mark.parametrize(("depth", "seconds"), [(0, 0.8), (1, 0.45), (2, 0.45)])
+def test_prefetching_eight_layers(depth, seconds):
+    """50 ms of gathering and 50 ms of work a layer: 800 ms in turn, 450 ms with the next one under way."""
+    line = prefetch_timeline([0.05] * 8, [0.05] * 8, depth=depth)
+    assert line.end_s == pytest.approx(seconds)
+    assert line.exposed_s == pytest.approx(seconds - 0.4)
+
+
+def test_prefetching_holds_at_most_depth_layers_ahead():
+    gathers, computes = [0.01] * 6, [0.1] * 6
+    for depth in (1, 2):
+        line = prefetch_timeline(gathers, computes, depth=depth)
+        start = {s.name: s.start_s for s in line.spans if s.lane == "communication"}
+        end = {s.name: s.end_s for s in line.spans if s.lane == "compute"}
+        for layer in range(depth + 1, 6):
+            assert start[f"layer {layer}"] >= end[f"layer {layer - depth - 1}"] - 1e-12
+
+
+def test_deeper_prefetching_helps_uneven_layers():
+    gathers, computes = [0.1, 0.01, 0.3, 0.01], [0.2, 0.2, 0.01, 0.2]
+    ends = [prefetch_timeline(gathers, computes, depth=depth).end_s for depth in (0, 1, 2)]
+    assert ends[0] > ends[1] > ends[2]
+
+
+@pytest.mark.parametrize("wrong", [([], [], 1), ([1], [1, 2], 1), ([1], [1], -1)])
+def test_wrong_prefetching_is_refused(wrong):
+    with pytest.raises(ValueError, match="valid: "):
+        prefetch_timeline(wrong[0], wrong[1], depth=wrong[2])

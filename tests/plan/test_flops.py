@@ -155,3 +155,19 @@ def test_a_step_covers_the_global_batch():
 def test_wrong_arguments_are_refused(call):
     with pytest.raises(ValueError, match="valid: "):
         call()
+
+
+@pytest.mark.parametrize(
+    ("mfu", "hfu", "parts"),
+    [
+        (0.5, 0.6, []),
+        (0.8, None, ["above 75 %"]),
+        (1.5, None, ["above 100 %"]),
+        (0.5, 0.4, ["HFU below MFU"]),
+        (2.0, 0.4, ["above 100 %", "HFU below MFU"]),
+    ],
+)
+def test_impossible_utilisations_are_named(mfu, hfu, parts):
+    found = flops.utilisation_warnings(mfu, hfu)
+    assert len(found) == len(parts)
+    assert all(part in text for part, text in zip(parts, found, strict=True))
