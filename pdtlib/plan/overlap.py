@@ -94,8 +94,8 @@ def prefetch_timeline(gathers_s: Sequence[float], computes_s: Sequence[float], *
     """A forward pass over layers that are gathered first, up to ``depth`` layers ahead of the one at work.
 
     With depth 0 a layer is gathered when the one before it is done: nothing overlaps. With depth 1 the next
-    layer's gather runs beside the computation, and more helps only where the times are uneven. ``backward_s`` is
-    the computation alone.
+    layer's gather runs beside the computation, and more helps only where the times are uneven. ``backward_s``
+    is the computation alone.
 
     >>> round(prefetch_timeline([0.05] * 8, [0.05] * 8, depth=0).end_s, 3)
     0.8
