@@ -11,6 +11,7 @@ from site_under_test import explorers, parsed
 
 from pdtlib.explore import catalog
 from pdtlib.explore.controls import ControlError
+from pdtlib.figures.words import say
 from pdtlib.plan import job
 
 EXPLORERS = explorers() or [("the site has no explorer", {"data-key": "none", "data-explorer": "none"})]
@@ -282,8 +283,6 @@ def test_the_job_is_carried_and_downloaded(visit, case):
     assert job.to_dict(job.loads(text, format="toml"))
     on.root.locator('[data-action="carry"]').click()
     on.root.locator('[data-action="adopt"]').click()
-    on.page.wait_for_function(
-        f"() => document.querySelector('[data-key=\"{on.key}\"] [data-status]').textContent === ''"
-    )
+    on.root.locator("[data-status]").get_by_text(say("page.adopted")).wait_for(timeout=120_000)
     assert on.state() == {**on.base(), **on.explorer.adopt(text)}
     on.check()
