@@ -15,7 +15,14 @@ from pdtlib.book.claims.judge import (
     near,
     prints_as,
 )
-from pdtlib.plan import activations, flops, params, presets
+from pdtlib.book.claims.published import (
+    LLAMA2_70B_GPU_HOURS,
+    LLAMA2_70B_TOKENS,
+    LLAMA2_RUN,
+    LLAMA_RUN,
+    MEGASCALE_256,
+)
+from pdtlib.plan import activations, flops, presets
 from pdtlib.plan.states import ACCOUNTINGS, fits_from, largest_model
 from pdtlib.plan.units import DAY_S, GB, GIB, flops_text, percent_text
 
@@ -36,15 +43,8 @@ KAPLAN = "Kaplan et al. (arXiv:2001.08361), section 2.1"
 CHINCHILLA = "Hoffmann et al. (arXiv:2203.15556)"
 NARAYANAN = "Narayanan et al. (arXiv:2104.04473)"
 PALM = "PaLM (arXiv:2204.02311), appendix B"
-LLAMA = "LLaMA (arXiv:2302.13971), section 2.4"
-LLAMA2 = "Llama 2 (arXiv:2307.09288), table 2"
 DATASHEET = "NVIDIA's A100 data sheet"
 MEASURED_MATMUL = "ml-engineering, table of measured matrix products"
-
-# Published inputs, not results: GPU-hours and tokens of Llama 2 70B, tokens per second and GPU of LLaMA 65B.
-LLAMA2_70B_GPU_HOURS, LLAMA2_70B_TOKENS = 1_720_320, 2e12
-LLAMA_65B_TOKENS_PER_S = 380
-LLAMA_65B_PARAMS = 65.2e9
 
 
 def days(gpus: float, *, mfu: float = 1.0, num_params: float = PARAMS, tokens: float = TOKENS) -> float:
@@ -56,17 +56,6 @@ def days(gpus: float, *, mfu: float = 1.0, num_params: float = PARAMS, tokens: f
 def states_gb(accounting: str) -> float:
     """Model states of the 70B model under one accounting, in GB."""
     return ACCOUNTINGS[accounting].total * PARAMS / GB
-
-
-def llama2_mfu() -> float:
-    """What Llama 2 70B reached by 6 N D, from its published GPU-hours."""
-    work = flops.training_flops(params.count(presets.model("llama2-70b")).total, num_tokens=LLAMA2_70B_TOKENS)
-    return work / (LLAMA2_70B_GPU_HOURS * 3600 * A100.peak_flops)
-
-
-def llama_mfu() -> float:
-    """What LLaMA 65B reached by 6 N D, from its published rate."""
-    return LLAMA_65B_TOKENS_PER_S * 6 * LLAMA_65B_PARAMS / A100.peak_flops
 
 
 @claim(
@@ -244,7 +233,7 @@ def _peak() -> Finding:
     "C1.2-b",
     says="One epoch is one trillion tokens.",
     registered=ASSUMPTION,
-    sources=(CHINCHILLA, LLAMA2),
+    sources=(CHINCHILLA, LLAMA2_RUN.source),
 )
 def _epoch() -> Finding:
     optimal = 20 * PARAMS
@@ -304,12 +293,13 @@ def _one_card() -> Finding:
     "C1.2-e",
     says="2,048 A100s are needed to finish in 11 days.",
     registered=WRONG,
-    sources=(LLAMA, LLAMA2, MEASURED_MATMUL),
+    sources=(LLAMA_RUN.source, LLAMA2_RUN.source, MEGASCALE_256.source),
 )
 def _eleven_days() -> Finding:
     work = flops.training_flops(PARAMS, num_tokens=TOKENS)
     needed = flops.mfu_needed(work, seconds=11 * DAY_S, num_gpus=2048, peak_flops=A100.peak_flops)
-    took = {mfu: days(2048, mfu=mfu) for mfu in (1.0, 0.5, 0.45, 0.4)}
+    best = MEGASCALE_256.mfu_6nd
+    took = {mfu: days(2048, mfu=mfu) for mfu in (1.0, best, 0.5, 0.45, 0.4)}
     cards = [
         math.ceil(flops.gpus_needed(work, seconds=11 * DAY_S, peak_flops=A100.peak_flops, mfu=mfu))
         for mfu in (0.45, 0.4)
@@ -318,10 +308,10 @@ def _eleven_days() -> Finding:
     per_trillion = LLAMA2_70B_GPU_HOURS / 2048 / 24 / (LLAMA2_70B_TOKENS / TOKENS)
     return Finding(
         f"With the article's own 6e23 it would take {percent_text(article)} of peak, with the right work "
-        f"{percent_text(needed)}. Published runs on this card: Llama 2 70B {percent_text(llama2_mfu())}, "
-        f"LLaMA 65B {percent_text(llama_mfu())}. At 50, 45 and 40 % it takes {took[0.5]:.1f}, "
-        f"{took[0.45]:.1f} and {took[0.4]:.1f} days; for 11 days you need {cards[0]:,d} cards at 45 % or "
-        f"{cards[1]:,d} at 40 %. Llama 2 70B took {per_trillion:.1f} days for each trillion tokens on that "
-        "many cards.",
+        f"{percent_text(needed)}. Whole runs on this card reached {percent_text(LLAMA2_RUN.mfu_6nd)} (Llama "
+        f"2 70B) and {percent_text(LLAMA_RUN.mfu_6nd)} (LLaMA 65B) by 6ΨD, and the best benchmark that we "
+        f"know {percent_text(best)}. At 50, 45 and 40 % it takes {took[0.5]:.1f}, {took[0.45]:.1f} and "
+        f"{took[0.4]:.1f} days; for 11 days you need {cards[0]:,d} cards at 45 % or {cards[1]:,d} at 40 %. "
+        f"Llama 2 70B took {per_trillion:.1f} days for each trillion tokens on that many cards.",
         [Reading(f"at {percent_text(mfu, digits=0)} of peak", near(took[mfu], 11)) for mfu in took],
     )

@@ -1,0 +1,103 @@
+"""Published figures of training runs that the book sets its own beside: inputs, each with its source.
+
+What follows from them (rates, MFU under either convention) is computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pdtlib.plan import flops, params, presets
+from pdtlib.plan.spec import Model
+
+
+@dataclass(frozen=True)
+class Published:
+    """One run: its model, its GPU, and tokens a second and GPU as they follow from what was printed."""
+
+    name: str
+    printed: str
+    model: Model
+    gpu: presets.Gpu
+    tokens_per_s: float
+    source: str
+
+    @property
+    def mfu_6nd(self) -> float:
+        """MFU by 6 N D, without attention."""
+        return self.tokens_per_s * flops.training_flops(self._num_params, num_tokens=1) / self.gpu.peak_flops
+
+    @property
+    def mfu_with_attention(self) -> float:
+        """MFU with the whole attention square and the logits, as PaLM, Megatron and MegaScale count."""
+        return self.tokens_per_s * flops.model_flops_per_token(self.model) / self.gpu.peak_flops
+
+    @property
+    def _num_params(self) -> int:
+        return params.count(self.model).total
+
+
+A100 = presets.GPUS["A100-SXM4-80"]
+
+LLAMA_65B = Model(
+    name="llama-65b",
+    layers=80,
+    hidden=8192,
+    heads=64,
+    ffn=22016,
+    vocab=32000,
+    seq=2048,
+    activation="swiglu",
+)
+MEGASCALE_175B = Model(
+    name="megascale-175b", layers=96, hidden=12288, heads=128, vocab=64000, seq=2048, tied_embeddings=True
+)
+
+
+def _from_step(model: Model, *, batch: int, gpus: int, seconds: float) -> float:
+    return batch * model.seq / (gpus * seconds)
+
+
+LLAMA2_70B_GPU_HOURS, LLAMA2_70B_TOKENS = 1_720_320, 2e12
+
+LLAMA2_RUN = Published(
+    "Llama 2 70B, the whole run",
+    f"{LLAMA2_70B_GPU_HOURS:,d} GPU-hours for {LLAMA2_70B_TOKENS / 1e12:.0f} trillion tokens",
+    presets.model("llama2-70b"),
+    A100,
+    LLAMA2_70B_TOKENS / (LLAMA2_70B_GPU_HOURS * 3600),
+    "Llama 2 (arXiv:2307.09288), table 2",
+)
+LLAMA_RUN = Published(
+    "LLaMA 65B, the whole run",
+    "380 tokens a second and GPU",
+    LLAMA_65B,
+    A100,
+    380,
+    "LLaMA (arXiv:2302.13971), section 2.4",
+)
+MEGATRON_530B = Published(
+    "Megatron-LM, GPT 530B on 280 GPUs",
+    "37.83 s a step of 280 sequences",
+    presets.model("mt-nlg-530b"),
+    A100,
+    _from_step(presets.model("mt-nlg-530b"), batch=280, gpus=280, seconds=37.83),
+    "Korthikanti et al. (arXiv:2205.05198), table 5",
+)
+MEGASCALE_3072 = Published(
+    "MegaScale, GPT 175B on 3,072 GPUs",
+    "23.66 s a step of 6,144 sequences",
+    MEGASCALE_175B,
+    A100,
+    _from_step(MEGASCALE_175B, batch=6144, gpus=3072, seconds=23.66),
+    "MegaScale (arXiv:2402.15627), table 2",
+)
+MEGASCALE_256 = Published(
+    "MegaScale, GPT 175B on 256 GPUs",
+    "32.0 s a step of 768 sequences",
+    MEGASCALE_175B,
+    A100,
+    _from_step(MEGASCALE_175B, batch=768, gpus=256, seconds=32.0),
+    "MegaScale (arXiv:2402.15627), table 2",
+)
+ON_A100 = (LLAMA2_RUN, LLAMA_RUN, MEGATRON_530B, MEGASCALE_3072, MEGASCALE_256)
