@@ -21,7 +21,10 @@ from launching import (
     write_job,
 )
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc to find processes")
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc to find processes"),
+]
 LIMIT_S = 15.0
 
 

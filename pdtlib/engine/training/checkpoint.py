@@ -216,6 +216,15 @@ def read_index(path: Path) -> Metadata:
     return metadata
 
 
+def demand_intact(path: Path) -> None:
+    """Raise :class:`CheckpointError` unless the index can be read and every file holds what it lists."""
+    for info in read_index(path).storage_data.values():
+        file = path / info.relative_path
+        size = file.stat().st_size if file.is_file() else 0
+        if size < info.offset + info.length:
+            raise CheckpointError(f"{file} is damaged: {size:,} bytes of {info.offset + info.length:,}")
+
+
 class _Reader(dcp.FileSystemReader):
     """torch's reader, with an index that :func:`read_index` has read."""
 

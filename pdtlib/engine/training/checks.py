@@ -11,9 +11,10 @@ from pathlib import Path
 import torch
 
 from pdtlib.engine.data import Batches, Corpus
+from pdtlib.engine.training.checkpoint import CheckpointError, demand_intact
 from pdtlib.engine.training.failures import Refused
 from pdtlib.engine.training.options import Options, read_change
-from pdtlib.engine.training.run_dir import FILES, last_checkpoint, read_job
+from pdtlib.engine.training.run_dir import FILES, checkpoints, read_job
 from pdtlib.plan import memory, params
 from pdtlib.plan.job import Job, JobError, Problem, load, replace
 
@@ -29,13 +30,14 @@ SPARE_BYTES = 32 * 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run that has passed every check."""
+    """A run that has passed every check. ``skipped`` are the damaged checkpoints that were passed over."""
 
     job: Job
     options: Options
     steps: int
     batches: Batches
     resume_from: Path | None
+    skipped: tuple[str, ...] = ()
 
 
 def check(options: Options, *, world_size: int | None, local_world_size: int) -> Run:
@@ -57,7 +59,10 @@ def check(options: Options, *, world_size: int | None, local_world_size: int) ->
     ranks_here = needed if world_size is None else local_world_size
     problems += _device(options, ranks_here)
     problems += _memory(options, job, ranks_here)
-    resume_from = last_checkpoint(options.out) if options.resume else None
+    resume_from, skipped = newest_intact(options.out) if options.resume else (None, ())
+    if skipped and resume_from is None:
+        valid = ("--overwrite to begin anew",)
+        problems.append(Problem("--resume", f"no checkpoint can be read: {skipped[0]}", valid))
     steps = job.train.steps if options.steps is None else options.steps
     found = list(_out(options, job, steps))
     problems += found
@@ -72,7 +77,22 @@ def check(options: Options, *, world_size: int | None, local_world_size: int) ->
             problems.append(Problem(field, message))
     if problems or batches is None:
         raise Refused(problems)
-    return Run(job=job, options=options, steps=steps, batches=batches, resume_from=resume_from)
+    return Run(
+        job=job, options=options, steps=steps, batches=batches, resume_from=resume_from, skipped=skipped
+    )
+
+
+def newest_intact(out: Path) -> tuple[Path | None, tuple[str, ...]]:
+    """The newest checkpoint that can be read, and why newer ones were passed over."""
+    skipped = []
+    for path in reversed(checkpoints(out)):
+        try:
+            demand_intact(path)
+        except CheckpointError as error:
+            skipped.append(str(error))
+        else:
+            return path, tuple(skipped)
+    return None, tuple(skipped)
 
 
 def _load(options: Options) -> Job:

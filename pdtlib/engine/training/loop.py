@@ -82,6 +82,8 @@ def train(run: Run) -> None:
     if run.resume_from:
         load_checkpoint(run.resume_from, optimizer)
     report = Report(run, mesh=mesh, first=first)
+    for reason in run.skipped:
+        report.say(f"passed over: {reason}")
     if run.resume_from:
         report.say(f"going on after step {first} from {run.resume_from}")
 

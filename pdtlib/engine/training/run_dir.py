@@ -43,6 +43,9 @@ def begin(out: Path, *, job: Job, resume_step: int | None) -> None:
         write_text(out / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
     for half in (out / "checkpoints").glob(".*.partial"):
         shutil.rmtree(half)
+    for newer in checkpoints(out):  # damaged ones, or resuming would have begun from there
+        if step_of(newer) > (resume_step or 0):
+            shutil.rmtree(newer)
     write_text(out / "job.json", to_json(job))
 
 
@@ -84,10 +87,14 @@ def checkpoint_path(out: Path, step: int) -> Path:
     return out / "checkpoints" / f"step-{step:08d}"
 
 
+def checkpoints(out: Path) -> list[Path]:
+    """The complete checkpoints of a run, oldest first."""
+    return sorted((out / "checkpoints").glob("step-*")) if out.is_dir() else []
+
+
 def last_checkpoint(out: Path) -> Path | None:
     """The newest complete checkpoint of a run; None if it has none."""
-    found = sorted((out / "checkpoints").glob("step-*")) if out.is_dir() else []
-    return found[-1] if found else None
+    return next(reversed(checkpoints(out)), None)
 
 
 def step_of(checkpoint: Path) -> int:
