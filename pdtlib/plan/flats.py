@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pdtlib.plan.comm import Message
-from pdtlib.plan.params import TensorSpec
+from pdtlib.plan.params import TensorSpec, split_layers
 from pdtlib.plan.placement import is_expert, rank_tensors
 from pdtlib.plan.sharding import ROOT, buckets, group_units, padded_numel, shard_numel
 from pdtlib.plan.spec import Job
@@ -39,12 +39,26 @@ class Flat:
         return shard_numel(self.numel, self.group_size)
 
 
-@lru_cache(maxsize=512)
 def flats(job: Job, stage: int = 0) -> tuple[Flat, ...]:
     """The flat buffers of a rank of this pipeline stage, in the order in which the engine makes them.
 
     Experts have buffers of their own, since fewer ranks share them: dp x cp / ep.
     """
+    return _flats(job, _first_alike(job, stage))
+
+
+def _first_alike(job: Job, stage: int) -> int:
+    """The first stage between the ends with as many layers in its chunks: its buffers are the same."""
+    pp, vpp = job.parallel.pp, job.parallel.vpp
+    if not 0 < stage < pp - 1:
+        return stage
+    runs = split_layers(job.model.layers, pp * vpp)
+    sizes = [[len(run) for run in runs[index::pp]] for index in (*range(1, stage), stage)]
+    return 1 + sizes.index(sizes[-1])
+
+
+@lru_cache(maxsize=512)
+def _flats(job: Job, stage: int) -> tuple[Flat, ...]:
     parallel = job.parallel
     everyone = parallel.dp * parallel.cp
     held = rank_tensors(job, stage)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from pdtlib.plan import flops
 from pdtlib.plan.states import (
     ACCOUNTINGS,
     ZERO,
@@ -136,3 +137,31 @@ def test_what_the_engine_holds(precision, grad_precision, expected):
 def test_wrong_arguments_are_refused(wrong):
     with pytest.raises(ValueError, match="valid: "):
         zero_state_bytes(1e9, **wrong)
+
+
+# Rows of the article's table of configurations: parameters, tp x pp, dp, stage; GB a GPU, and with stage 1;
+# days for 1T tokens on that many A100s at 40 % of peak.
+ARTICLE_ROWS = [
+    (7e9, 1, 8, 2, 26.25, 24.5, 487),
+    (13e9, 2, 8, 2, 24.4, 35.75, 452),
+    (70e9, 32, 4, 3, 8.75, 15.3, 304),
+    (175e9, 64, 8, 3, 5.5, 15.0, 190),
+    (530e9, 128, 8, 3, 8.3, 22.8, 288),
+]
+
+
+@pytest.mark.parametrize(("params", "ranks", "dp", "stage", "gigabytes", "stage_1", "days"), ARTICLE_ROWS)
+def test_the_articles_table_of_configurations(params, ranks, dp, stage, gigabytes, stage_1, days):
+    share = params / ranks
+    assert zero_state_bytes(share, dp=dp, stage=stage).total / 1e9 == pytest.approx(gigabytes, abs=0.06)
+    if stage == 3:
+        assert zero_state_bytes(share, dp=dp, stage=1).total / 1e9 == pytest.approx(stage_1, abs=0.06)
+    work = flops.training_flops(params, num_tokens=1e12)
+    took = flops.training_seconds(work, num_gpus=ranks * dp, peak_flops=312e12, mfu=0.4)
+    assert round(took / 86400) == days
+
+
+def test_sharding_105_gb_over_tensor_parallel_ranks():
+    """70B under stage 3 on 8 ranks, in the article's count, over tp 16: 105 / 16 = 6.56 GB."""
+    total = zero_state_bytes(70e9, dp=8, stage=3, accounting=ARTICLE).total
+    assert round(total / 16 / 1e9, 2) == 6.56

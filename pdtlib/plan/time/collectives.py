@@ -13,7 +13,7 @@ from pdtlib.plan.comm import COLLECTIVES, ring_steps, sent_bytes
 from pdtlib.plan.time.machine import Fabric
 
 # (factor on the latency, share of the bandwidth) of the three protocols inside a node.
-PROTOCOLS = ((1.0, 0.11), (1.6, 0.72), (4.0, 1.0))
+PROTOCOLS = ((1.0, 0.11), (1.8, 0.72), (4.0, 1.0))
 
 
 def collective_s(
