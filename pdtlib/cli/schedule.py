@@ -88,8 +88,9 @@ def schedule(
             table = zb_auto(stages, microbatches, costs=costs, memory_cap=memory_cap, kept_for_weight=kept)
         elif table is None:
             table = build(name, stages=stages, microbatches=microbatches, chunks=chunks)
-        check(table, memory_cap=memory_cap, kept_for_weight=kept)
         timeline = simulate(table, costs)
+        if memory_cap is not None:
+            check(table, memory_cap=memory_cap, kept_for_weight=kept)
     except (ValueError, OSError) as error:
         _refuse(error, as_json=form == "json")
         return

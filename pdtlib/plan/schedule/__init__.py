@@ -10,8 +10,9 @@ from pdtlib.plan.schedule.actions import Act, Layout, Program, Schedule
 from pdtlib.plan.schedule.automatic import zb_auto
 from pdtlib.plan.schedule.catalog import FAMILIES, NAMES, build
 from pdtlib.plan.schedule.check import Fault, ScheduleError, check, first_fault
-from pdtlib.plan.schedule.lower import Lowered, check_messages, lower, peer
+from pdtlib.plan.schedule.lower import Lowered, lower, peer
 from pdtlib.plan.schedule.memory import held_after, peak_in_flight
+from pdtlib.plan.schedule.messages import check_messages
 from pdtlib.plan.schedule.replay import Costs
 from pdtlib.plan.schedule.rules import schedule_problems
 from pdtlib.plan.schedule.simulate import Timeline, simulate

@@ -10,6 +10,8 @@ from pdtlib.plan.schedule.memory import held_after
 from pdtlib.plan.schedule.replay import Replay, replay
 from pdtlib.plan.schedule.text import grid
 
+_BEFORE = {"F": "", "B": "F", "W": "B"}  # what its own rank must have run before
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
@@ -76,7 +78,7 @@ def _own_faults(schedule: Schedule, rank: int) -> Iterator[Fault]:
         for chunk in range(layout.chunks)
         for micro_batch in layout.micro_batches(chunk, schedule.microbatches)
     }
-    seen: dict[Act, int] = {}
+    seen: dict[tuple[str, int, int], int] = {}
 
     def fault(rule: str, index: int, message: str) -> Fault:
         return Fault(rule=rule, rank=rank, index=index, message=message)
@@ -92,21 +94,18 @@ def _own_faults(schedule: Schedule, rank: int) -> Iterator[Fault]:
         if act in seen:
             yield fault("once", index, f"{act} has run already, in cell {seen[act]}")
             return
-        before = {"B": "F", "W": "B"}.get(op)
-        if before and Act(before, micro_batch, chunk) not in seen:
+        before = _BEFORE[op]
+        if before and (before, micro_batch, chunk) not in seen:
             yield fault("order", index, f"{act} needs {Act(before, micro_batch, chunk)}, which has not run")
             return
         seen[act] = index
-    for op in "FB":
-        for micro_batch, chunk in sorted(expected, key=lambda place: (place[1], place[0])):
-            if Act(op, micro_batch, chunk) not in seen:
-                yield fault("once", len(program), f"{Act(op, micro_batch, chunk)} is missing")
-                return
-    for index in range(len(program)):
-        if (rank, index) in schedule.overlapped and [act.op for act in program[index : index + 2]] != [
-            "F",
-            "B",
-        ]:
+    missing = {(op, *place) for op in "FB" for place in expected} - seen.keys()
+    if missing:
+        first = min(missing, key=lambda act: ("FB".index(act[0]), act[2], act[1]))
+        yield fault("once", len(program), f"{Act(*first)} is missing")
+    for index in range(len(program)) if schedule.overlapped else ():
+        pair = [act.op for act in program[index : index + 2]]
+        if (rank, index) in schedule.overlapped and pair != ["F", "B"]:
             yield fault("overlap", index, "only a forward can overlap the backward behind it")
             return
 
@@ -116,6 +115,8 @@ def _domain(schedule: Schedule, chunk: int) -> str:
     if chunk >= layout.chunks:
         return f"it has chunk {', '.join(map(str, range(layout.chunks)))}"
     numbers = layout.micro_batches(chunk, schedule.microbatches)
+    if not numbers:
+        return f"its chunk {chunk} takes no micro-batch"
     return f"its chunk {chunk} takes micro-batches {numbers.start} to {numbers.stop - 1}"
 
 

@@ -24,8 +24,10 @@ def zb_v(stages: int, microbatches: int) -> list[Program]:
 
         def add(ops: str, chunk: int) -> None:
             for op in ops:
-                acts.append(Act(op, next_one[op, chunk], chunk))
+                micro_batch = next_one[op, chunk]
                 next_one[op, chunk] += 1
+                if micro_batch < microbatches:
+                    acts.append(Act(op, micro_batch, chunk))
 
         for _ in range(2 * to_last - 1):
             add("F", 0)
@@ -47,6 +49,6 @@ def zb_v(stages: int, microbatches: int) -> list[Program]:
         for chunk in (1, 0):
             while next_one["W", chunk] < full:
                 add("W", chunk)
-        return tuple(act for act in acts if act.micro_batch < microbatches)
+        return tuple(acts)
 
     return [program(rank) for rank in range(stages)]

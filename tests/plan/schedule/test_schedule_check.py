@@ -146,6 +146,10 @@ def test_messages_placed_by_each_rank_for_itself_deadlock():
         ("F0 SF0 B0 RB0", "RF0 F0 B0 SB0", "stage 0, cell 2: B0 runs before RB0 came"),
         ("F0 SF0 RB0 B0", "RF0 F0 B0", "stage 0, cell 2: deadlock"),
         ("F0 RB0 B0", "RF0 F0 B0 SB0", "stage 1, cell 0: deadlock"),
+        ("F0 SF0 SF0 RB0 B0", "RF0 RF0 F0 B0 SB0", "stage 0, cell 2: SF0 has run already"),
+        ("F0 SF0 RB0", "RF0 F0 B0 SB0", "stage 0, cell 3: the table has B0 here, not nothing"),
+        ("F0 SF0 RB0 B0 W0", "RF0 F0 B0 SB0", "stage 0, cell 4: the table has nothing here, not W0"),
+        ("F0 SF0 RB0 B0", "RF0 F0 B0 SB0 SF0", "stage 1, cell 4: SF0 is sent to nobody"),
     ],
 )
 def test_bad_messages_are_named(first, second, words):
