@@ -112,6 +112,8 @@ def _show(result: dict[str, Any]) -> None:
     for index, (stage, held) in enumerate(zip(layout["stages"], result["memory"]["stages"], strict=True)):
         table.add_row(str(index), str(stage["layers"]), *(f"{held[name] / scale:,.2f}" for name in columns))
     console.print(table)
+    for warning in result["warnings"]:
+        console.print(f"[bold]warning:[/bold] {warning}")
     if "time" in result:
         _show_time(console, result)
     if not result["comm"]:

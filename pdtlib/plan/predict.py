@@ -8,7 +8,7 @@ from pdtlib.plan.job import from_dict
 from pdtlib.plan.spec import Job, JobError
 from pdtlib.plan.time.constants import USUAL_SOFTWARE, system_of
 from pdtlib.plan.time.step import bubble_fraction, step_time
-from pdtlib.plan.units import TFLOP
+from pdtlib.plan.units import TFLOP, gb_text
 
 
 def predict(job: Job | Mapping[str, object], *, software: str = USUAL_SOFTWARE) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def problem_rows(error: JobError) -> list[dict[str, Any]]:
 def _predict(job: Job, software: str) -> dict[str, Any]:
     count = params.count(job.model)
     forward = flops.forward_per_token(job.model)
-    per_stage = memory.stages_memory(job)
+    per_stage, timed = memory.stages_memory(job), _time(job, software)
     return {
         "params": {"total": count.total, "active": count.active, "by_part": count.by_part},
         "layout": {
@@ -78,8 +78,20 @@ def _predict(job: Job, software: str) -> dict[str, Any]:
             "forward_per_token": forward.total,
         },
         "comm": [message.row() for message in ledger.messages(job)],
-        **_time(job, software),
+        **timed,
+        "warnings": _warnings(job, max(stage.total for stage in per_stage), timed.get("throughput")),
     }
+
+
+def _warnings(job: Job, fullest: float, rates: Mapping[str, float] | None) -> list[str]:
+    """What a reader should not overlook: memory that is not there, utilisation that cannot be."""
+    found = [] if rates is None else flops.utilisation_warnings(rates["mfu"], rates["hfu"])
+    gpu = presets.GPUS.get(job.hardware.gpu)
+    if gpu is not None and fullest > gpu.memory_bytes:
+        found.append(
+            f"{gb_text(fullest)} on a rank do not fit into the {gb_text(gpu.memory_bytes)} of {gpu.name}"
+        )
+    return found
 
 
 def _time(job: Job, software: str) -> dict[str, Any]:

@@ -179,3 +179,14 @@ def test_an_unknown_stack_exits_2(capsys, job_file):
     code, _, err = pdt(capsys, "predict", job_file, "--software", "megatron")
     assert code == 2
     assert "megatron-core" in err
+
+
+def test_memory_that_is_not_there_is_pointed_out(capsys, tmp_path):
+    tables = {**JOB, "hardware": {"cluster": "dgx-h100"}}
+    assert predict(tables)["warnings"] == []
+    tables["parallel"] = {"dp": 4}
+    (warning,) = predict(tables)["warnings"]
+    assert "do not fit into the 80.0 GB of H100-SXM5" in warning
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(tables))
+    assert "warning:" in pdt(capsys, "predict", path)[1]

@@ -10,6 +10,8 @@ from pdtlib.plan.job import from_dict, loads, replace, to_json, to_toml, validat
 from pdtlib.plan.memory import chunks_in_flight, stages_memory
 from pdtlib.plan.placement import rank_tensors
 from pdtlib.plan.predict import predict
+from pdtlib.plan.time.constants import system_of
+from pdtlib.plan.time.step import step_time
 
 examples = settings(max_examples=60, deadline=None)
 
@@ -160,3 +162,48 @@ def test_a_refused_degree_comes_with_degrees_that_are_not(data, axis, degree):
             data["parallel"][axis] = value
             messages = {p.message for p in validate(data) if p.field == problem.field}
             assert problem.message not in messages
+
+
+def step_s(job, **changes):
+    """Predicted seconds of a step on A100s."""
+    changed = replace(job, {"hardware.cluster": "dgx-a100", **changes})
+    return step_time(changed, system=system_of(changed)).step_s
+
+
+@examples
+@given(jobs())
+def test_more_work_never_takes_less_time(data):
+    job = from_dict(data)
+    base = step_s(job)
+    longer = job.train.global_batch * 2
+    assert step_s(job, **{"train.global_batch": longer}) > base
+    assert step_s(job, **{"model.layers": job.model.layers * 2}) >= base
+    assert step_s(job, **{"model.vocab": job.model.vocab * 4}) >= base
+
+
+@examples
+@given(jobs())
+def test_more_recomputation_never_takes_less_time(data):
+    job = from_dict(data)
+    none, selective, full = (
+        step_s(job, **{"train.recompute": kind}) for kind in ("none", "selective", "full")
+    )
+    assert none <= selective + 1e-12
+    assert selective <= full + 1e-12
+
+
+@examples
+@given(jobs())
+def test_a_slower_network_never_takes_less_time(data):
+    job = from_dict(data)
+    fast, slow = (step_s(job, **{"hardware.inter": link}) for link in ("ib-ndr-400", "ib-hdr-100"))
+    assert fast <= slow + 1e-12
+
+
+@examples
+@given(jobs())
+def test_the_parts_of_time_sum_and_none_is_negative(data):
+    time = predict({**data, "hardware": {"cluster": "dgx-a100"}})["time"]
+    parts = [time["compute_s"], time["bubble_s"], *time["exposed_comm_s"].values()]
+    assert time["step_s"] == pytest.approx(sum(parts))
+    assert min(parts) >= 0
