@@ -5,24 +5,37 @@ from collections.abc import Sequence
 import torch
 
 from pdtlib.engine.collectives import start_all_reduce
+from pdtlib.engine.data_parallel.cut import ModelCut
 from pdtlib.engine.data_parallel.flat import Flat
 from pdtlib.engine.mesh import Group
 
 
-def grad_norm(flats: Sequence[Flat], group: Group) -> float:
+def grad_norm(flats: Sequence[Flat], group: Group, *, cut: ModelCut | None = None) -> float:
     """The 2-norm over all parameters, each element counted once, the same on every rank.
 
     Where gradients are sharded, every rank squares its own shard and one number a rank is summed over the
-    group; where they are whole, every rank knows them all and nothing is sent. Padding is zero and adds
-    nothing. Not finite when some gradient is not.
+    group; where they are whole, every rank knows them all and nothing is sent. Of a model that is ``cut``
+    each rank of that group adds its part, and the first one alone what all of them have. Padding is zero and
+    adds nothing. Not finite when some gradient is not.
     """
-    squares = [_square_sum(flat.grad_shard) for flat in flats if flat.grad_shard is not None]
-    if not squares:
+    if not flats:
         return 0.0
-    total = torch.stack(squares).sum()
+    squares = [_square_sum(part) for flat in flats for part in _counted(flat, cut)]
+    total = torch.stack(squares).sum() if squares else flats[0].shard.new_zeros((), dtype=torch.float64)
     if any(flat.parts > 1 for flat in flats):
         start_all_reduce(total, group, phase="grad_norm").wait()
+    if cut is not None:
+        start_all_reduce(total, cut.group, phase="grad_norm").wait()
     return float(total.sqrt())
+
+
+def _counted(flat: Flat, cut: ModelCut | None) -> list[torch.Tensor]:
+    """The parts of this rank's gradients that it counts: all, but for what a tensor-parallel rank repeats."""
+    assert flat.grad_shard is not None, "call finish_gradients() first"
+    if cut is None or cut.group.rank == 0:
+        return [flat.grad_shard]
+    spans = [flat.span(slot) for slot in flat.slots if cut.counts(slot.param)]
+    return [flat.grad_shard[first:last] for first, last in spans if first < last]
 
 
 def _square_sum(grad: torch.Tensor) -> torch.Tensor:

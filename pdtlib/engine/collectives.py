@@ -53,10 +53,13 @@ class Pending:
             action()
 
 
-def start_all_reduce(buffer: torch.Tensor, group: Group, *, phase: str) -> Pending:
-    """Replace ``buffer`` on every rank by the sum over the group."""
+def start_all_reduce(buffer: torch.Tensor, group: Group, *, phase: str, maximum: bool = False) -> Pending:
+    """Replace ``buffer`` on every rank by the sum over the group, or by the maximum."""
     name = _begin("all_reduce", buffer, group, phase, summed=True)
-    works = [dist.all_reduce(buffer, group=group.process_group, async_op=True)] if group.size > 1 else []
+    works = []
+    if group.size > 1:
+        operation = dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM
+        works = [dist.all_reduce(buffer, operation, group=group.process_group, async_op=True)]
     return Pending(group, name, works)
 
 

@@ -77,7 +77,8 @@ class ShardedAdamW:
 
         Call it after ``replica.finish_gradients()``. Not finite when a gradient overflowed.
         """
-        norm = grad_norm(self.replica.trainable, self.replica.group) / self._scale_value()
+        replica = self.replica
+        norm = grad_norm(replica.trainable, replica.group, cut=replica.cut) / self._scale_value()
         self._norm = norm
         self._factor = min(1.0, max_norm / (norm + 1e-6))
         return norm

@@ -3,9 +3,10 @@
 Volumes of one micro-batch of b sequences of s positions, of which a rank has s / cp:
 
 * **tp**, without sequence parallelism: two all-reduces of ``b s h`` a layer forwards and two backwards
-  (Shoeybi 2019, section 3); two more where the layer is recomputed. With it each all-reduce is an all-gather
+  (Shoeybi 2019, section 3); one or two more where the layer is recomputed. With it each all-reduce is an all-gather
   and a reduce-scatter, and the inputs of the first products are gathered once more for their weights'
-  gradients (Korthikanti 2022, section 4.2.2).
+  gradients (Korthikanti 2022, section 4.2.2). Recomputing a layer stops at the last tensor that its backward
+  pass needs: without dropout that is the input of the last product, whose sum is not sent again.
 * **cp**: ring attention passes each rank's keys and values round (Liu 2023, arXiv:2310.01889), and their
   gradients on the way back; Ulysses exchanges heads for positions with four all-to-alls (Jacobs 2023,
   arXiv:2309.14509).
@@ -67,17 +68,18 @@ def _tensor(job: Job, stage: int) -> Iterator[Message]:
     layers = sum(chunk_sizes(job, stage)) * micro_batches
     first, last = (stage == 0) * micro_batches, (stage == parallel.pp - 1) * micro_batches
     again = layers if train.recompute == "full" else 0
+    ends = again * (2 if job.model.dropout > 0 else 1)
     if train.sequence_parallel:
         yield Message("tp", "all_gather", "forward", 2 * layers + last, block, tp)
         yield Message("tp", "reduce_scatter", "forward", 2 * layers + first, block, tp)
         yield Message("tp", "all_gather", "recompute", 2 * again, block, tp)
-        yield Message("tp", "reduce_scatter", "recompute", 2 * again, block, tp)
+        yield Message("tp", "reduce_scatter", "recompute", ends, block, tp)
         yield Message("tp", "all_gather", "backward", 4 * layers + first + last, block, tp)
         yield Message("tp", "reduce_scatter", "backward", 2 * layers + last, block, tp)
         yield Message("tp", "all_reduce", "grads", 1, _replicated_bytes(job, stage), tp)
     else:
         yield Message("tp", "all_reduce", "forward", 2 * layers + first, block, tp)
-        yield Message("tp", "all_reduce", "recompute", 2 * again, block, tp)
+        yield Message("tp", "all_reduce", "recompute", ends, block, tp)
         yield Message("tp", "all_reduce", "backward", 2 * layers + last, block, tp)
     tokens = train.micro_batch * job.model.seq / parallel.cp
     # Vocabulary-parallel cross-entropy: the largest logit, the target's logit and the sum, each in fp32.

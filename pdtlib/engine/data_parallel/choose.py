@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from pdtlib.engine.data_parallel.cut import ModelCut
 from pdtlib.engine.data_parallel.ddp import DDP
 from pdtlib.engine.data_parallel.replica import Replica
 from pdtlib.engine.data_parallel.zero import Zero1, Zero2
@@ -25,6 +26,7 @@ def data_parallel(
     grad_precision: str = "same",
     bucket_bytes: int = BUCKET_BYTES,
     reshard_after_forward: bool = True,
+    cut: ModelCut | None = None,
 ) -> Replica:
     """Wrap ``module`` so that ``group``'s ranks train one model, each on its own part of the batch.
 
@@ -42,6 +44,9 @@ def data_parallel(
     to the end of its backward pass. ``precision`` is None (as the module is), fp32, bf16 or fp16; with the
     last two the optimizer keeps fp32 master weights. ``grad_precision`` is same (as the parameters) or fp32.
 
+    ``cut`` is what :func:`pdtlib.engine.tensor_parallel.tensor_parallel` returned for the module, if it was
+    called.
+
     The module's parameters are replaced by views of flat buffers, starting from rank 0's values. Raises
     ValueError for a stage, precision or blocks that do not exist, and RuntimeError when the backend fails
     :func:`pdtlib.engine.self_check.check_backend`.
@@ -58,7 +63,8 @@ def data_parallel(
             blocks=blocks,
             dtype=dtype,
             grad_dtype=grad_dtype,
+            cut=cut,
             reshard_after_forward=reshard_after_forward,
         )
     replica = (DDP, Zero1, Zero2)[stage]
-    return replica(module, group, dtype=dtype, grad_dtype=grad_dtype, bucket_bytes=bucket_bytes)
+    return replica(module, group, dtype=dtype, grad_dtype=grad_dtype, cut=cut, bucket_bytes=bucket_bytes)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from pdtlib.engine.collectives import Pending, start_all_reduce
+from pdtlib.engine.data_parallel.cut import ModelCut
 from pdtlib.engine.data_parallel.flat import Flat
 from pdtlib.engine.data_parallel.replica import Replica
 from pdtlib.engine.mesh import Group
@@ -36,9 +37,10 @@ class DDP(Replica):
         *,
         dtype: torch.dtype | None = None,
         grad_dtype: torch.dtype | None = None,
+        cut: ModelCut | None = None,
         bucket_bytes: int,
     ) -> None:
-        super().__init__(module, group, dtype=dtype)
+        super().__init__(module, group, dtype=dtype, cut=cut)
         for param in module.parameters():
             if not param.requires_grad:
                 self._broadcast_buffer(param)
@@ -102,7 +104,7 @@ class DDP(Replica):
         flat.grad_shard, flat.reduced = flat.whole_gradients(), True
         return start_all_reduce(flat.grad_shard, self.group, phase="grads")
 
-    def finish_gradients(self) -> None:
+    def _finish_gradients(self) -> None:
         self._send_rest()
         self._wait_for_all()
         for flat in self.flats:

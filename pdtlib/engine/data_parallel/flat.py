@@ -138,6 +138,10 @@ class Flat:
         for slot, hidden in zip(self.slots, self._hidden, strict=True):
             slot.param.data = hidden
 
+    def span(self, slot: Slot) -> tuple[int, int]:
+        """Where in this rank's shard the parameter lies; start >= stop if it does not."""
+        return max(slot.start, self.start) - self.start, min(slot.stop, self.stop) - self.start
+
     @property
     def holds_whole_gradients(self) -> bool:
         """Whether the whole gradients have memory now."""

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from pdtlib.engine.collectives import Pending, start_all_gather, start_broadcast
+from pdtlib.engine.data_parallel.cut import ModelCut
 from pdtlib.engine.data_parallel.flat import Flat
 from pdtlib.engine.mesh import Group
 
@@ -50,7 +51,9 @@ class Replica(nn.Module):
 
     stage: int
 
-    def __init__(self, module: nn.Module, group: Group, *, dtype: torch.dtype | None) -> None:
+    def __init__(
+        self, module: nn.Module, group: Group, *, dtype: torch.dtype | None, cut: ModelCut | None
+    ) -> None:
         super().__init__()
         if vars(module).get("in_replica"):
             raise ValueError(
@@ -60,6 +63,7 @@ class Replica(nn.Module):
         self.module = module
         self.group = group
         self.dtype = dtype
+        self.cut = cut
         self.flats: list[Flat] = []
         self._syncing = True
         self._in_backward = False
@@ -141,6 +145,12 @@ class Replica(nn.Module):
     def finish_gradients(self) -> None:
         """Wait until ``grad_shard`` of every flat holds the mean over the group. Call once before the
         optimizer."""
+        self._finish_gradients()
+        if self.cut is not None:
+            self.cut.sum_partial_gradients(self.trainable)
+
+    def _finish_gradients(self) -> None:
+        """For subclasses: wait for what is under way and divide."""
         raise NotImplementedError
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -58,6 +58,6 @@ class Zero2(DDP):
         super()._after_backward()
         self._wait_for_all()
 
-    def finish_gradients(self) -> None:
+    def _finish_gradients(self) -> None:
         for flat in self.flats:
             flat.average()

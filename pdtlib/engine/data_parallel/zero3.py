@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from pdtlib.engine.collectives import Pending, start_all_gather
+from pdtlib.engine.data_parallel.cut import ModelCut
 from pdtlib.engine.data_parallel.flat import Flat
 from pdtlib.engine.data_parallel.replica import Replica, tensors_in
 from pdtlib.engine.data_parallel.units import unit_members
@@ -76,9 +77,10 @@ class Zero3(Replica):
         blocks: Sequence[nn.Module] | None = None,
         dtype: torch.dtype | None = None,
         grad_dtype: torch.dtype | None = None,
+        cut: ModelCut | None = None,
         reshard_after_forward: bool = True,
     ) -> None:
-        super().__init__(module, group, dtype=dtype)
+        super().__init__(module, group, dtype=dtype, cut=cut)
         self.reshard_after_forward = reshard_after_forward
         self._order: list[Unit] = []  # blocks as the current forward pass has entered them
         self._expected: list[Unit] = []  # the same of the pass before, by which the next gather is foreseen
@@ -224,7 +226,7 @@ class Zero3(Replica):
         """Changes nothing: whole gradients never outlive their block, so each backward pass reduces."""
         yield
 
-    def finish_gradients(self) -> None:
+    def _finish_gradients(self) -> None:
         for flat in self.trainable:
             flat.average()
 

@@ -74,9 +74,8 @@ class Attention(nn.Module):
         self.o = nn.Linear(q_size, model.hidden, bias=model.biases == "all")
 
     def forward(self, x: Tensor, tables: tuple[Tensor, Tensor] | None) -> Tensor:
-        batch, seq, _ = x.shape
-        q, k, v = (  # [B, H or G, S, D]
-            project(x).view(batch, seq, -1, self.head_dim).transpose(1, 2)
+        q, k, v = (  # [B, H or G, S, D]; under sequence parallelism x has fewer positions than these
+            project(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for project in (self.q, self.k, self.v)
         )
         if self.q_norm is not None and self.k_norm is not None:
@@ -88,4 +87,4 @@ class Attention(nn.Module):
             mixed = checkpoint(self.core, q, k, v, dropout=dropout, use_reentrant=False)
         else:
             mixed = self.core(q, k, v, dropout=dropout)
-        return self.o(mixed.transpose(1, 2).reshape(batch, seq, -1))
+        return self.o(mixed.transpose(1, 2).flatten(2))

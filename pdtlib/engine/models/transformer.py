@@ -117,6 +117,7 @@ class Transformer(nn.Module):
             self.norm = _norm(model)
             self.head = None if model.tied_embeddings else nn.Linear(model.hidden, model.vocab, bias=False)
         self.dropout = nn.Dropout(model.dropout) if model.dropout > 0 else nn.Identity()
+        self.output = F.linear  # replaced where the vocabulary is cut
         self._draw_weights(seed, device or torch.device("cpu"), dtype)
 
     def _draw_weights(self, seed: int, device: torch.device, dtype: torch.dtype) -> None:
@@ -141,4 +142,4 @@ class Transformer(nn.Module):
             x = layer(x, tables)
         x = self.norm(x)
         weight = self.embed.weight if self.head is None else self.head.weight
-        return F.linear(x, weight)  # [B, S, V]
+        return self.output(x, weight)  # [B, S, V]

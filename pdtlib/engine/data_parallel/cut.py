@@ -1,0 +1,45 @@
+"""What data parallelism must know of a model that is cut along another axis of the mesh."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from pdtlib.engine.collectives import start_all_reduce
+from pdtlib.engine.data_parallel.flat import Flat
+from pdtlib.engine.mesh import Group
+
+
+@dataclass(frozen=True)
+class ModelCut:
+    """What the optimizer must know of a cut model. Parameters are named by ``id``.
+
+    ``replicated`` parameters are whole on every rank and must count once in the gradient's norm; the
+    gradients of ``partial`` ones, a subset, are a part of a sum: this rank's positions' (sequence
+    parallelism) or heads'.
+    """
+
+    group: Group
+    replicated: frozenset[int]
+    partial: frozenset[int]
+
+    def counts(self, param: nn.Parameter) -> bool:
+        """Whether this rank counts the parameter in the gradient's norm."""
+        return self.group.rank == 0 or id(param) not in self.replicated
+
+    def sum_partial_gradients(self, flats: Sequence[Flat]) -> None:
+        """Sum the gradients of partial parameters over the group, in one message; after their reduction over
+        dp."""
+        views = []
+        for flat in flats:
+            for slot in flat.slots:
+                first, last = flat.span(slot)
+                if id(slot.param) in self.partial and first < last:
+                    assert flat.grad_shard is not None
+                    views.append(flat.grad_shard[first:last])
+        if views and self.group.size > 1:
+            message = torch.cat(views)
+            start_all_reduce(message, self.group, phase="grads").wait()
+            for view, part in zip(views, message.split([view.numel() for view in views]), strict=True):
+                view.copy_(part)

@@ -1,0 +1,175 @@
+"""Linear layers cut by columns and by rows, and the embedding cut by the vocabulary.
+
+``y = act(x A) B`` needs no message in the middle when A is cut by columns and B by rows: every rank has whole
+columns of ``x A`` and the rows of B that belong to them, and the parts of y are summed once at the end.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from pdtlib.engine.mesh import Group
+from pdtlib.engine.tensor_parallel.regions import (
+    forward_phase,
+    reduce_from,
+    scatter_sequence,
+    start_gather_sequence,
+    start_scatter_sum,
+    start_sum,
+)
+from pdtlib.plan.sharding import shard_range
+
+
+class _Columns(torch.autograd.Function):
+    """Several column-cut products of one input, as one beginning of a region: one message each way.
+
+    Backwards the gradient of the input is summed over the group while the gradients of the weights are
+    computed. Under sequence parallelism the input is a slice; only the slice is kept, and gathered again
+    backwards.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, group: Group, sequence: bool, *params: Any
+    ) -> tuple[torch.Tensor, ...]:
+        weights, biases = params[: len(params) // 2], params[len(params) // 2 :]
+        whole = x
+        if sequence:
+            whole, pending = start_gather_sequence(x, group, phase=forward_phase())
+            pending.wait()
+        ctx.group, ctx.sequence = group, sequence
+        ctx.save_for_backward(x, *weights)
+        return tuple(F.linear(whole, weight, bias) for weight, bias in zip(weights, biases, strict=True))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        x, *weights = ctx.saved_tensors
+        group, whole, gather = ctx.group, x, None
+        if ctx.sequence:
+            whole, gather = start_gather_sequence(x, group, phase="backward")
+        grad_x, reduce = None, None
+        if ctx.needs_input_grad[0]:
+            total = grads[0] @ weights[0]
+            for grad, weight in zip(grads[1:], weights[1:], strict=True):
+                total += grad @ weight
+            start = start_scatter_sum if ctx.sequence else start_sum
+            grad_x, reduce = start(total, group, phase="backward")
+        if gather is not None:
+            gather.wait()
+        rows = whole.flatten(0, -2)
+        grad_weights = [grad.flatten(0, -2).t() @ rows for grad in grads]
+        wanted = ctx.needs_input_grad[3 + len(weights) :]
+        grad_biases = [
+            grad.flatten(0, -2).sum(0) if want else None for grad, want in zip(grads, wanted, strict=True)
+        ]
+        if reduce is not None:
+            reduce.wait()
+        return grad_x, None, None, *grad_weights, *grad_biases
+
+
+class Columns:
+    """Column-cut layers of one input. The first that is called computes for all, the others pick up."""
+
+    def __init__(self, group: Group, *, sequence: bool) -> None:
+        self.group, self.sequence = group, sequence
+        self.layers: list[ColumnLinear] = []
+        self._input: torch.Tensor | None = None
+        self._outputs: dict[int, torch.Tensor] = {}
+
+    def output(self, layer: "ColumnLinear", x: torch.Tensor) -> torch.Tensor:
+        """The layer's product; ``x`` must be one and the same tensor for all layers."""
+        if self._input is not x or id(layer) not in self._outputs:
+            weights = [each.weight for each in self.layers]
+            biases = [each.bias for each in self.layers]
+            outputs = _Columns.apply(x, self.group, self.sequence, *weights, *biases)
+            self._input, self._outputs = (
+                x,
+                {id(each): y for each, y in zip(self.layers, outputs, strict=True)},
+            )
+        output = self._outputs.pop(id(layer))
+        if not self._outputs:
+            self._input = None
+        return output
+
+
+class ColumnLinear(nn.Module):
+    """``[.., in] -> [.., out/t]``: this rank's columns (rows of torch's weight ``[out, in]``) of a linear
+    layer."""
+
+    def __init__(self, linear: nn.Linear, columns: Columns) -> None:
+        super().__init__()
+        self.weight = cut_parameter(linear.weight, columns.group, dim=0)
+        self.bias = None if linear.bias is None else cut_parameter(linear.bias, columns.group, dim=0)
+        self.columns = columns
+        columns.layers.append(self)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.columns.output(self, x)
+
+
+class RowLinear(nn.Module):
+    """``[.., in/t] -> [.., out]``: the end of a region. The bias is added once, after the sum."""
+
+    def __init__(self, linear: nn.Linear, group: Group, *, sequence: bool) -> None:
+        super().__init__()
+        self.weight = cut_parameter(linear.weight, group, dim=1)
+        self.bias = linear.bias
+        self.group, self.end = group, scatter_sequence if sequence else reduce_from
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.end(F.linear(x, self.weight), self.group)
+        return y if self.bias is None else y + self.bias
+
+
+class VocabEmbedding(nn.Module):
+    """Tokens ``[B, S]`` -> ``[B, S, h]``: every rank looks up the tokens of its rows, the others are zero."""
+
+    def __init__(self, weight: nn.Parameter, group: Group, *, vocab: int, sequence: bool) -> None:
+        super().__init__()
+        self.weight = weight
+        self.group, self.end = group, scatter_sequence if sequence else reduce_from
+        self.first, self.last = shard_range(vocab, group.size, group.rank)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        mine = (tokens >= self.first) & (tokens < self.last)
+        rows = F.embedding((tokens - self.first) * mine, self.weight)
+        return self.end(rows * mine.unsqueeze(-1), self.group)
+
+
+class VocabLinear(nn.Module):
+    """``[B, S, h] -> [B, S, V/t]``: this rank's logits; the weight may be that of a
+    :class:`VocabEmbedding`."""
+
+    def __init__(self, weight: nn.Parameter, group: Group, *, sequence: bool) -> None:
+        super().__init__()
+        self.weight = weight
+        self.output = vocab_output(group, sequence=sequence)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.output(x, self.weight)
+
+
+def vocab_output(group: Group, *, sequence: bool) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """A function of (x, weight) like ``F.linear``, for a weight whose rows, the vocabulary, are cut."""
+    return lambda x, weight: _Columns.apply(x, group, sequence, weight, None)[0]
+
+
+def cut_parameter(param: torch.Tensor, group: Group, *, dim: int) -> nn.Parameter:
+    """This rank's equal part along ``dim``. Raises ValueError where the size is no multiple of the group."""
+    if param.shape[dim] % group.size:
+        raise ValueError(
+            f"a parameter of shape {tuple(param.shape)}: dim {dim} must be a multiple of tp={group.size}"
+        )
+    part = param.detach().chunk(group.size, dim=dim)[group.rank].clone()
+    return nn.Parameter(part, requires_grad=param.requires_grad)
+
+
+def cut_vocabulary(weight: torch.Tensor, group: Group) -> nn.Parameter:
+    """This rank's rows; the last ranks' may be padding of zeros, which no token and no loss ever reaches."""
+    first, last = shard_range(weight.shape[0], group.size, group.rank)
+    rows = weight.detach()[first:last]
+    padding = last - first - rows.shape[0]
+    return nn.Parameter(F.pad(rows, (0, 0, 0, padding)).clone(), requires_grad=weight.requires_grad)
