@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from published_jobs import Case, half_recomputed, job_of, light_ends, stack_of, tokens_of
+from published_schedules import bubbles, speedups
 
 from pdtlib.plan import flops, presets, states
 from pdtlib.plan.activations import Setting, layer_bytes
 from pdtlib.plan.job import Job, replace
 from pdtlib.plan.memory import chunks_in_flight
-from pdtlib.plan.schedule import Costs, build, simulate, zb_auto
 from pdtlib.plan.time.collectives import collective_s
 from pdtlib.plan.time.constants import fabric, system_of
 from pdtlib.plan.time.footprint import footprint
@@ -22,7 +22,7 @@ from pdtlib.plan.units import GB, GIB
 
 def predictions(case: Case) -> dict[str, float]:
     """Every metric of the case that plan can give, by its name; empty where it can give none."""
-    for kind in (_zero, _bubbles, _collective, _failures):
+    for kind in (_zero, bubbles, speedups, _collective, _failures):
         found = kind(case)
         if found:
             return found
@@ -162,40 +162,6 @@ def _zero(case: Case) -> dict[str, float]:
         ).total
         / GB
         for stage, name in enumerate(names)
-    }
-
-
-def _bubbles(case: Case) -> dict[str, float]:
-    """Bubble rates of the zero-bubble paper's Table 5, from its profiled times."""
-    data = case.get("input") or {}
-    if "T_W_ms" not in data:
-        return {}
-    stages, micro_batches = data["p"], data["m"]
-    costs = Costs(
-        forward=data["T_F_ms"],
-        backward_input=data["T_B_ms"],
-        backward_weight=data["T_W_ms"],
-        transfer=data["T_comm_ms"],
-    )
-
-    def rate(name: str, **more: Any) -> float:
-        schedule = build(name, stages=stages, microbatches=micro_batches, **more)
-        return simulate(schedule, costs).bubble_rate
-
-    def best(cap: float) -> float:
-        # A waiting weight gradient holds 32 h of the 34 h + 5 a s bytes of a micro-batch, 0.4 for such
-        # models.
-        table = zb_auto(stages, micro_batches, costs=costs, memory_cap=cap, kept_for_weight=0.4)
-        return simulate(table, costs).bubble_rate
-
-    one = rate("zb-h1")
-    return {
-        "1F1B": rate("1f1b"),
-        "1F1B-I": rate("interleaved", chunks=data.get("chunks_for_interleaved", 2)),
-        "ZB-H1": one,
-        "ZB-H2": rate("zb-h2"),
-        "ZB-1p": min(one, best(stages)),
-        "ZB-2p": min(rate("zb-h2"), best(2 * stages)),
     }
 
 

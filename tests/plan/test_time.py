@@ -55,6 +55,7 @@ def errors(group, *metrics):
         ("gpu_hours", (), 0.13, 0.27),
         ("zb_time", ("samples_per_gpu_per_s",), 0.06, 0.12),
         ("zb_time", ("memory_GB",), 0.10, 0.15),
+        ("zb_time", ("speedup_zb2p_over_1f1b", "zbv_over_1f1b", "zb1p_over_1f1b"), 0.06, 0.10),
     ],
 )
 def test_published_runs(group, metrics, mean, worst):
