@@ -20,10 +20,19 @@ function addressOf(key, state, base) {
   return url;
 }
 
-/** Put the state into the address bar. */
+const RETRY_MS = 1000;
+let retry = 0;
+
+/** Put the state into the address bar. A browser that has had enough changes for now gets the newest one later. */
 export function stateToAddress(key, state, base) {
+  clearTimeout(retry);
   const url = addressOf(key, state, base);
-  if (url.href !== location.href) history.replaceState(history.state, "", url);
+  if (url.href === location.href) return;
+  try {
+    history.replaceState(history.state, "", url);
+  } catch {
+    retry = setTimeout(() => stateToAddress(key, state, base), RETRY_MS);
+  }
 }
 
 /** A link that opens the page at this explorer, in this state alone. @returns {string} */

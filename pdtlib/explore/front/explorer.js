@@ -94,11 +94,15 @@ class Explorer {
 
   #fail(error) {
     this.#setState("error");
-    const message = error.type === "Unreachable" ? this.words.unreachable : error.message;
+    const message = this.#message(error);
     if (error.field && this.controls.complain(error.field, message)) return;
     const problem = this.root.querySelector("[data-problem]");
     problem.textContent = message;
     problem.hidden = false;
+  }
+
+  #message(error) {
+    return error.type === "Unreachable" ? this.words.unreachable : error.message;
   }
 
   #setState(state) {
@@ -164,7 +168,10 @@ class Explorer {
 
   #offerJob() {
     const button = this.root.querySelector('[data-action="adopt"]');
-    if (button) button.hidden = carried() === null;
+    if (!button) return;
+    const kept = carried();
+    button.hidden = kept === null;
+    button.title = kept?.from ?? "";
   }
 
   /** What changed since the pinned state, under the figure. */
@@ -178,11 +185,12 @@ class Explorer {
       box.textContent = this.words.pinned;
       return;
     }
+    if (python.status !== "ready") box.textContent = this.words.starting;
     try {
       const changes = await this.source.compare(state, this.#pinned);
       if (ticket === this.#ticket && this.#pinned) box.replaceChildren(table(changes));
     } catch (error) {
-      box.textContent = error.message;
+      if (ticket === this.#ticket) box.textContent = this.#message(error);
     }
   }
 }

@@ -4,7 +4,7 @@
 /** @typedef {{data: object[], layout: object}} Figure */
 
 const NARROW_PX = 480;
-const drawn = new Map(); // element -> figure
+const drawn = new Map(); // element -> {figure, width, stale, done}
 let plotly = null;
 
 /** Load plotly (once). @returns {Promise<object>} */
@@ -41,21 +41,46 @@ function narrow(layout) {
 }
 
 /**
- * Draw a figure in an element, or redraw it there.
+ * Draw a figure in an element, or redraw it there. Drawings of one element follow one another; the newest wins.
  * @param {HTMLElement} element
  * @param {Figure} figure
  */
-export async function draw(element, figure) {
-  drawn.set(element, figure);
-  const Plotly = await loadPlotly();
-  if (drawn.get(element) !== figure) return; // a newer figure came while plotly loaded
-  const style = getComputedStyle(element);
-  const { data, layout } = themed(figure, style);
-  if (element.clientWidth < NARROW_PX) narrow(layout);
-  layout.font = { ...layout.font, family: style.fontFamily };
-  element.style.minHeight = `${layout.height ?? 320}px`;
-  await Plotly.react(element, data, { autosize: true, ...layout }, { displayModeBar: false, responsive: true, ...figure.config });
+export function draw(element, figure) {
+  const state = drawn.get(element) ?? { done: null, width: 0 };
+  drawn.set(element, state);
+  state.figure = figure;
+  state.stale = true;
+  state.done ??= drawNewest(element, state);
+  widths.observe(element);
+  return state.done;
 }
+
+async function drawNewest(element, state) {
+  try {
+    const Plotly = await loadPlotly();
+    while (state.stale) {
+      state.stale = false;
+      state.width = element.clientWidth;
+      const style = getComputedStyle(element);
+      const { data, layout } = themed(state.figure, style);
+      if (state.width < NARROW_PX) narrow(layout);
+      layout.font = { ...layout.font, family: style.fontFamily };
+      layout.width = state.width;
+      element.style.minHeight = `${layout.height ?? 320}px`;
+      await Plotly.react(element, data, layout, { displayModeBar: false, ...state.figure.config });
+    }
+  } finally {
+    state.done = null;
+  }
+}
+
+// A figure follows its element's width: the window is resized, a sidebar opens, a phone is turned.
+const widths = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    const state = drawn.get(target);
+    if (target.clientWidth && target.clientWidth !== state.width) draw(target, state.figure);
+  }
+});
 
 /** The figure that the page carries for an element. @returns {Figure|null} */
 export function embedded(element) {
@@ -77,17 +102,8 @@ export function whenNear(element, callback) {
 }
 
 new MutationObserver(() => {
-  for (const [element, figure] of drawn) draw(element, figure);
+  for (const [element, { figure }] of drawn) draw(element, figure);
 }).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
-
-// Turning a phone can change which layout a figure wants; plotly itself follows the new width.
-let redraw = 0;
-window.addEventListener("resize", () => {
-  clearTimeout(redraw);
-  redraw = setTimeout(() => {
-    for (const [element, figure] of drawn) if (figure.layout.meta?.narrow) draw(element, figure);
-  }, 150);
-});
 
 for (const element of document.querySelectorAll("[data-figure]")) {
   if (element.closest("[data-explorer]")) continue;
