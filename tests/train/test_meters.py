@@ -52,7 +52,7 @@ def test_meters_cost_less_than_a_hundredth_of_a_step(tmp_path: Path) -> None:
             report.timeline.end(token)
         report.end_step(step, loss=1.0, grad_norm=1.0, tokens=2048, learning_rate=1e-3)
     cost_s = (time.thread_time() - start) / num_steps
-    report.close()
+    report.close(steps_done=num_steps)
 
     model = Transformer(run.job.model)
     step_s = float("inf")

@@ -31,7 +31,7 @@ def test_accumulation_padding_and_recomputation_change_nothing(tmp_path: Path) -
     text.write_bytes(bytes(range(32, 127)) * 3)  # 285 bytes: 9 sequences, the last with 28 of 32 targets
     alone = train_on(1, job, tmp_path / "alone", steps=STEPS, data=(text,), changes=("train.micro_batch=8",))
     expected = [line["loss"] for line in alone]
-    assert sorted({line["tokens"] for line in alone}) == [252, 256]
+    assert [line["tokens"] for line in alone] == [252, 256, 248]  # the short one comes once, never, twice
     variants = {
         "accumulate": (1, "train.micro_batch=1"),
         "ranks": (4, "train.micro_batch=2", "train.zero_stage=1"),

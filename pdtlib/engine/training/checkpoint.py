@@ -49,6 +49,8 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
+from pdtlib.engine.training.failures import RunFailed
+
 
 @dataclass(frozen=True)
 class Part:
@@ -59,7 +61,7 @@ class Part:
     values: Tensor
 
 
-class CheckpointError(ValueError):
+class CheckpointError(RunFailed, ValueError):
     """A checkpoint that cannot be written, or read into this model."""
 
 

@@ -75,6 +75,8 @@ def run_rank(work: Callable[[], None]) -> int:
             time.sleep(PATIENCE_S)
         _end(f"{describe(refusal)}\n", REFUSED)
     except RunFailed as failure:
+        if rank() != 0:
+            time.sleep(PATIENCE_S)  # rank 0 mostly has the same to say
         _end(f"rank {rank()} failed{_where(failure)}: {failure}\n", 1)
     except Exception as error:
         if lost_peer(error):

@@ -58,6 +58,9 @@ def train(run: Run) -> None:
     dp = mesh.group("dp")
     check_backend(dp, device=device)
     first = run_dir.step_of(run.resume_from) if run.resume_from else 0
+    if first >= run.steps:
+        _on_rank_0(print, f"{out} has all {run.steps} steps already; nothing to do")
+        return
     _on_rank_0(run_dir.begin, out, job=job, resume_step=first if run.resume_from else None)
 
     model = Transformer(
@@ -81,16 +84,12 @@ def train(run: Run) -> None:
     optimizer = ShardedAdamW(replica, groups=groups, lr=settings.learning_rate)
     if run.resume_from:
         load_checkpoint(run.resume_from, optimizer)
-    report = Report(run, mesh=mesh, first=first)
-    for reason in run.skipped:
-        report.say(f"passed over: {reason}")
-    if run.resume_from:
-        report.say(f"going on after step {first} from {run.resume_from}")
 
     per_rank = settings.global_batch // dp.size
-    saved = run.resume_from
-    for step in range(first, run.steps):
-        try:
+    step, saved = first, run.resume_from
+    try:
+        report = Report(run, mesh=mesh, first=first)
+        for step in range(first, run.steps):
             report.begin_step()
             meter = activation_meter(replica) if step == first else None
             learning_rate = warm_up(settings, step)
@@ -120,25 +119,21 @@ def train(run: Run) -> None:
             loss = mean.report(loss_sum)
             _demand_finite(loss, norm, settings)
             if meter:
-                report.measure_memory(
-                    {**replica.held(), **optimizer.held()}, meter, params_total=params_total
-                )
+                held = {**replica.held(), **optimizer.held()}
+                report.measure_memory(held, meter, params_total=params_total)
             with report.timeline.span("optimizer", "step"):
                 optimizer.step()
             optimizer.zero_grad()
-            report.end_step(
-                step, loss=loss, grad_norm=norm, tokens=mean.num_valid, learning_rate=learning_rate
-            )
+            tokens_seen = mean.num_valid
+            report.end_step(step, loss=loss, grad_norm=norm, tokens=tokens_seen, learning_rate=learning_rate)
 
             every = run.options.checkpoint_every
             if step == run.steps - 1 or (every and (step + 1) % every == 0):
                 saved = save_checkpoint(out, optimizer, step=step + 1)
-        except Exception as error:
-            _explain(error, step, saved)
-            raise
-    report.write(steps_done=run.steps - first)
-    report.say(f"done: {run.steps} steps, in {out}")
-    report.close()
+        report.close(steps_done=run.steps - first)
+    except Exception as error:
+        _explain(error, step, saved)
+        raise
 
 
 def activation_meter(replica: Replica) -> ActivationMeter:

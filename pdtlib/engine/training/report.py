@@ -60,6 +60,10 @@ class Report:
             self._metrics = (out / "metrics.jsonl").open("a", encoding="utf-8")
             self._tensorboard = SummaryWriter(str(out / "tensorboard"), purge_step=first)
             write_json(out / "machine.json", self._machine(peak_here))
+            for reason in run.skipped:
+                self.terminal.say(f"passed over: {reason}")
+            if run.resume_from:
+                self.terminal.say(f"going on after step {first} from {run.resume_from}")
 
     def _machine(self, peak_here: Peak) -> dict[str, Any]:
         device = self.mesh.device
@@ -79,11 +83,6 @@ class Report:
             "data_tokens": len(self.run.batches.corpus),
             "command": sys.argv,
         }
-
-    def say(self, text: str) -> None:
-        """Print a line, on rank 0."""
-        if self.rank == 0:
-            self.terminal.say(text)
 
     def begin_step(self) -> None:
         """Start the clock of a step, and an empty ledger."""
@@ -137,8 +136,8 @@ class Report:
             step, loss=loss, tokens_per_s=tokens / time_s, comm_share=covered_s(spans, "wait") / time_s
         )
 
-    def write(self, *, steps_done: int) -> None:
-        """Gather what every rank measured and write ledger.json, memory.json and trace.json."""
+    def close(self, *, steps_done: int) -> None:
+        """Gather what every rank measured; write ledger.json, memory.json and trace.json; close all files."""
         mine = {
             "rank": self.rank,
             "comm": self._rows or [],
@@ -167,10 +166,7 @@ class Report:
         write_json(out / "ledger.json", ledger)
         write_json(out / "memory.json", memory)
         write_perfetto(out / "trace.json", ranks={one["rank"]: one["spans"] for one in everyone})
-
-    def close(self) -> None:
-        """Flush and close what is open."""
-        if self.rank == 0:
-            self._metrics.close()
-            self._tensorboard.close()
-            self.terminal.close()
+        self._metrics.close()
+        self._tensorboard.close()
+        self.terminal.say(f"done: {self.run.steps} steps, in {out}")
+        self.terminal.close()
