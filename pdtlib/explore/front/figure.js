@@ -69,6 +69,8 @@ async function drawNewest(element, state) {
       element.style.minHeight = `${layout.height ?? 320}px`;
       await Plotly.react(element, data, layout, { displayModeBar: false, ...state.figure.config });
     }
+  } catch (error) {
+    console.warn(`pdtlib: a figure could not be drawn (${error.message}); its table stands below it.`);
   } finally {
     state.done = null;
   }
