@@ -22,6 +22,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("env-purge-doc", renderers.purge)
     app.connect("env-merge-info", renderers.merge)
     app.connect("build-finished", pages.remove_stale)
+    app.connect("build-finished", pages.drop_icon_script)
     app.connect("build-finished", vendor.copy_front_end)
     badges.setup(app)
     return {"version": __version__, "parallel_read_safe": True, "parallel_write_safe": True}

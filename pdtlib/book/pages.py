@@ -26,6 +26,7 @@ STYLES = {
     "exercise": "exercises/exercise.css",
     "prediction": "explore/prediction.css",
 }
+_ICON_SCRIPT = re.compile(r'<script[^>]*src="[^"]*/fontawesome\.js[^"]*"[^>]*></script>')
 _OUTPUT = re.compile(r'data-pdt="(\w+)"')
 
 
@@ -96,6 +97,22 @@ def remove_stale(app: Sphinx, exception: Exception | None) -> None:
         page = path.relative_to(root)
         if page.parts[0] not in ("_static", "vendor") and page.with_suffix("").as_posix() not in current:
             path.unlink()
+
+
+def drop_icon_script(app: Sphinx, exception: Exception | None) -> None:
+    """``build-finished``: take the theme's icon script out of the pages.
+
+    Its icons come from the theme's font as well; the script weighs more than half a megabyte,
+    compressed, and serves only icons that a site adds. It stands in the theme's template, out of reach of
+    ``html-page-context``.
+    """
+    if exception is not None or app.builder.format != "html":
+        return
+    for path in Path(app.outdir).rglob("*.html"):
+        html = path.read_text(encoding="utf-8")
+        trimmed = _ICON_SCRIPT.sub("", html)
+        if trimmed != html:
+            path.write_text(trimmed, encoding="utf-8")
 
 
 def set_address(app: Sphinx, config: Config) -> None:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
+from html import escape as escape_html
+
+
+def escape(text: str) -> str:
+    """Text for HTML in which a number and its percent sign stay on one line."""
+    return escape_html(text, quote=True).replace(" %", "&nbsp;%")
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class Table:
             + "</tr>"
             for row in self.rows
         )
-        caption = escape(self.caption, quote=True)
+        caption = escape(self.caption)
         return (
             f'<div class="pst-scrollable-table-container" role="region" tabindex="0" aria-label="{caption}" '
             f'style="overflow-x:auto"><table class="table"><caption>{caption}</caption>'

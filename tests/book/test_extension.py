@@ -67,6 +67,7 @@ def test_pages_load_only_files_of_the_site_and_only_what_they_need(book):
             assert not address.startswith("//"), f"{page.name} loads {address}"
             file = (page.parent / address.split("?")[0].split("#")[0]).resolve()
             assert file.is_file(), f"{page.name} loads {address}, which is not there"
+        assert "fontawesome.js" not in page.read_text(encoding="utf-8")
         assert "thebe" not in page.read_text(encoding="utf-8").lower()
     assert "vendor/pdt/explore/figure.js" in book.page("chapter")
     assert "vendor/mathjax/tex-mml-chtml.js" in book.page("chapter")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
 from pdtlib.book.claims import judged
 from pdtlib.book.claims.judge import ASSUMPTION, EXACT, IMPRECISE, VERDICTS, WRONG, Claim
+from pdtlib.book.tables import escape
 
 MARKS = {EXACT: "✓", ASSUMPTION: "◐", IMPRECISE: "≈", WRONG: "✗"}
 
