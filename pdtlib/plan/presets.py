@@ -138,6 +138,7 @@ LINKS: dict[str, float] = {
     # Bytes per second and GPU in one direction, as printed by the vendor: a rate in Gb/s over 8.
     "ethernet-100g": 100e9 / 8,
     "ib-edr-100": 100e9 / 8,
+    "ib-edr-50": 50e9 / 8,
     "omnipath-50": 50e9 / 8,
     "ib-hdr-100": 100e9 / 8,
     "ib-hdr-200": 200e9 / 8,
@@ -149,8 +150,8 @@ LINKS: dict[str, float] = {
 }
 
 CLUSTERS: dict[str, dict[str, object]] = {
-    # A node as its vendor sells it: eight GPUs on NVLink, one network card a GPU.
-    "dgx-1-v100": {"gpu": "V100-SXM2-32", "gpus_per_node": 8, "inter": "omnipath-50"},
+    # A node as its vendor sells it: eight GPUs on NVLink, one network card a GPU (DGX-1: one for two).
+    "dgx-1-v100": {"gpu": "V100-SXM2-32", "gpus_per_node": 8, "inter": "ib-edr-50"},
     "dgx-a100": {"gpu": "A100-SXM4-80", "gpus_per_node": 8, "inter": "ib-hdr-200"},
     "dgx-h100": {"gpu": "H100-SXM5", "gpus_per_node": 8, "inter": "ib-ndr-400"},
     "dgx-h200": {"gpu": "H200", "gpus_per_node": 8, "inter": "ib-ndr-400"},
