@@ -18,10 +18,15 @@ from pdtlib.explore import bundle, catalog, page
 FRONT = Path(pdtlib.__file__).parent / "explore" / "front"
 BOOT_MS = 200_000  # on a loaded machine
 NEVER_ENDS = "def loop():\n    while True:\n        pass\n\n\ndef double(n):\n    return 2 * n\n"
-HTML = """<!doctype html><html lang="en" data-theme="light">
-<meta charset="utf-8"><title>An explorer</title><link rel="icon" href="data:,"><link rel="stylesheet" href="vendor/pdt/explore/explorer.css">{fragment}
+HTML = """<!doctype html><html lang="en" data-theme="light"><meta charset="utf-8"><title>An explorer</title>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="vendor/pdt/explore/explorer.css">
+{fragment}
 <script type="module" src="vendor/pdt/explore/explorer.js"></script>
-<script type="module">import {{ python }} from "./vendor/pdt/explore/python.js"; window.python = python;</script>
+<script type="module">
+import {{ python }} from "./vendor/pdt/explore/python.js";
+window.python = python;
+</script>
 """
 
 
