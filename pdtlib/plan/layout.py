@@ -150,25 +150,12 @@ def _stages(job: Job) -> Iterator[Problem]:
 
 
 def _schedule(job: Job) -> Iterator[Problem]:
-    parallel = job.parallel
-    if job.train.global_batch % (job.train.micro_batch * parallel.dp):
-        return  # the batch must be right first
-    schedule, micro_batches = parallel.schedule, job.gradient_accumulation
-    two_chunks = ("zb-v", "dualpipe")
-    if parallel.vpp > 1 and schedule not in ("interleaved", *two_chunks):
+    parallel, schedule = job.parallel, job.parallel.schedule
+    if parallel.vpp > 1 and schedule not in ("interleaved", "zb-v", "dualpipe"):
         message = f"{schedule} runs one chunk a stage, not {parallel.vpp}"
         yield Problem("parallel.schedule", message, ("interleaved",))
-    if schedule == "interleaved" and parallel.pp > 1 and parallel.vpp > 1 and micro_batches % parallel.pp:
-        unit = job.train.micro_batch * parallel.dp * parallel.pp
-        message = (
-            f"interleaved takes micro-batches in rounds of pp = {parallel.pp}, "
-            f"and {micro_batches} is not a multiple of it"
-        )
-        yield Problem("train.global_batch", message, _multiples(job.train.global_batch, unit))
-    if schedule == "dualpipe" and parallel.pp > 1 and (parallel.pp % 2 or micro_batches % 2):
-        message = (
-            f"dualpipe needs an even number of stages ({parallel.pp}) and of micro-batches ({micro_batches})"
-        )
+    if schedule == "dualpipe" and parallel.pp > 1 and parallel.pp % 2:
+        message = f"dualpipe pairs stages, so it needs an even number of them, not {parallel.pp}"
         yield Problem("parallel.schedule", message, ("1f1b", "zb-h1"))
 
 
@@ -216,7 +203,7 @@ RULES: dict[Callable[[Job], Iterator[Problem]], tuple[str, ...]] = {
     _sequence_split: ("model.seq", "train.sequence_parallel", "parallel.tp", "parallel.cp"),
     _context: ("model.seq", "model.heads", "parallel.tp", "parallel.cp", "parallel.context"),
     _stages: ("model.layers", "parallel.pp", "parallel.vpp"),
-    _schedule: (*_BATCH, "parallel.pp", "parallel.vpp", "parallel.schedule"),
+    _schedule: ("parallel.pp", "parallel.vpp", "parallel.schedule"),
     _experts: ("model.moe", "parallel.ep", "parallel.dp", "parallel.cp"),
     _batch: _BATCH,
 }

@@ -3,9 +3,9 @@
 Volumes of one micro-batch of b sequences of s positions, of which a rank has s / cp:
 
 * **tp**, without sequence parallelism: two all-reduces of ``b s h`` a layer forwards and two backwards
-  (Shoeybi 2019, section 3); one or two more where the layer is recomputed. With it each all-reduce is an all-gather
-  and a reduce-scatter, and the inputs of the first products are gathered once more for their weights'
-  gradients (Korthikanti 2022, section 4.2.2). Recomputing a layer stops at the last tensor that its backward
+  (Shoeybi 2019, section 3); one or two more where the layer is recomputed. With it each all-reduce is an
+  all-gather and a reduce-scatter, and the inputs of the first products are gathered once more for their
+  weights' gradients (Korthikanti 2022, section 4.2.2). Recomputing a layer stops at the last tensor that its backward
   pass needs: without dropout that is the input of the last product, whose sum is not sent again.
 * **cp**: ring attention passes each rank's keys and values round (Liu 2023, arXiv:2310.01889), and their
   gradients on the way back; Ulysses exchanges heads for positions with four all-to-alls (Jacobs 2023,
@@ -76,22 +76,32 @@ def _tensor(job: Job, stage: int) -> Iterator[Message]:
         yield Message("tp", "reduce_scatter", "recompute", ends, block, tp)
         yield Message("tp", "all_gather", "backward", 4 * layers + first + last, block, tp)
         yield Message("tp", "reduce_scatter", "backward", 2 * layers + last, block, tp)
-        yield Message("tp", "all_reduce", "grads", 1, _replicated_bytes(job, stage), tp)
     else:
         yield Message("tp", "all_reduce", "forward", 2 * layers + first, block, tp)
         yield Message("tp", "all_reduce", "recompute", ends, block, tp)
         yield Message("tp", "all_reduce", "backward", 2 * layers + last, block, tp)
+    partial = _partial_bytes(job, stage)
+    yield Message("tp", "all_reduce", "grads", 1 if partial else 0, partial, tp)
     tokens = train.micro_batch * job.model.seq / parallel.cp
     # Vocabulary-parallel cross-entropy: the largest logit, the target's logit and the sum, each in fp32.
     yield Message("tp", "all_reduce", "loss", 3 * last, 4 * tokens, tp)
     yield Message("tp", "all_reduce", "grad_norm", 1, TINY_BYTES, tp)
 
 
-def _replicated_bytes(job: Job, stage: int) -> int:
-    """Gradients of parameters that every tensor-parallel rank has, but sees only its positions' part of."""
+def _partial_bytes(job: Job, stage: int) -> int:
+    """Gradients of parameters that every tensor-parallel rank has whole, but sees only a part of.
+
+    With sequence parallelism that is what acts on a rank's positions alone: norms, learned positions, the
+    biases of o and down, the router. Norms of queries and keys act on a rank's heads, with or without it.
+    """
     width = engine_accounting(job.train.precision, job.train.grad_precision).grads
-    whole = ("norm", "router")
-    return width * sum(spec.numel for spec in rank_tensors(job, stage) if spec.part in whole)
+    names: tuple[str, ...] = ("q_norm.weight", "k_norm.weight")
+    parts: tuple[str, ...] = ()
+    if job.train.sequence_parallel:
+        names, parts = (*names, "o.bias", "down.bias"), ("norm", "positions", "router")
+    return width * sum(
+        spec.numel for spec in rank_tensors(job, stage) if spec.part in parts or spec.name.endswith(names)
+    )
 
 
 def _context(job: Job, stage: int) -> Iterator[Message]:

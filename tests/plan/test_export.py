@@ -155,6 +155,7 @@ def test_torchtitans_options_and_toml_agree():
         ("megatron", {}, {"pp": 3}, {}, "parallel.pp"),
         ("megatron", {}, {"pp": 4, "schedule": "zb-h1"}, {}, "parallel.schedule"),
         ("megatron", {"zero_stage": 3}, {"pp": 2, "dp": 2}, {}, "train.zero_stage"),
+        ("megatron", {"global_batch": 12}, {"pp": 4, "vpp": 2}, {}, "train.global_batch"),
         ("torchtitan", {"zero_stage": 1}, {"dp": 2}, {}, "train.zero_stage"),
         ("torchtitan", {"precision": "fp16"}, {}, {}, "train.precision"),
         ("torchtitan", {"global_batch": 4}, {"pp": 4}, {}, "train.global_batch"),

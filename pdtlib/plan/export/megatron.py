@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from pdtlib.plan.batch import nearest_batches
 from pdtlib.plan.export.common import Export, Rules
 from pdtlib.plan.spec import Job
 
@@ -120,6 +121,13 @@ def _check(job: Job) -> None:
         f"its schedules are 1F1B and its interleaved form, not {parallel.schedule}",
         "1f1b",
         "interleaved",
+    )
+    micro_batches = job.gradient_accumulation
+    rules.refuse(
+        parallel.pp > 1 and parallel.vpp > 1 and micro_batches % parallel.pp != 0,
+        "train.global_batch",
+        f"interleaving takes rounds of pp = {parallel.pp} micro-batches, and there are {micro_batches}",
+        *nearest_batches(train.global_batch, micro_batch=train.micro_batch * parallel.pp, dp=parallel.dp),
     )
     rules.refuse(
         train.zero_stage > 1 and parallel.pp > 1,
