@@ -5,8 +5,8 @@ Volumes of one micro-batch of b sequences of s positions, of which a rank has s 
 * **tp**, without sequence parallelism: two all-reduces of ``b s h`` a layer forwards and two backwards
   (Shoeybi 2019, section 3); one or two more where the layer is recomputed. With it each all-reduce is an
   all-gather and a reduce-scatter, and the inputs of the first products are gathered once more for their
-  weights' gradients (Korthikanti 2022, section 4.2.2). Recomputing a layer stops at the last tensor that its backward
-  pass needs: without dropout that is the input of the last product, whose sum is not sent again.
+  weights' gradients (Korthikanti 2022, section 4.2.2). Recomputing a layer stops at the last tensor that its
+  backward pass needs: without dropout that is the input of the last product, whose sum is not sent again.
 * **cp**: ring attention passes each rank's keys and values round (Liu 2023, arXiv:2310.01889), and their
   gradients on the way back; Ulysses exchanges heads for positions with four all-to-alls (Jacobs 2023,
   arXiv:2309.14509).
