@@ -63,7 +63,7 @@ class Live:
         for name, count in data["limits"].items():
             _limit(self.inputs[name], self.explorer.control(name), count)
         self.summary.value = _styled(
-            f'<p class="pdt-summary" style="position:static;min-height:0">{escape(view.summary)}</p>'
+            f'<p class="pdt-summary" style="min-height:0">{escape(view.summary)}</p>'
         )
         table = (
             f"<details><summary>{escape(say('page.table'))}</summary>{table_html(data['table'])}</details>"

@@ -58,6 +58,7 @@ class Explorer {
 
   #moved() {
     python.preload();
+    this.root.dataset.moved = "";
     stateToAddress(this.key, this.controls.state(), this.base);
     return this.#show();
   }
