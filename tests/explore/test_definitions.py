@@ -203,3 +203,18 @@ def test_memory_stack_adds_up_to_what_pdt_predict_prints(state):
     predicted = predict(loads(view.job))["memory"]["max_total"]
     total = next(readout.value for readout in view.readouts if readout.name == "total")
     assert total == pytest.approx(predicted, rel=1e-6)  # the engine also pads shards, by bytes
+
+
+def test_memory_stack_knows_every_tensor_that_attention_keeps():
+    from pdtlib.explore.explorers.memory_terms import ATTENTION, SCORES
+    from pdtlib.plan import presets
+    from pdtlib.plan.activations import Setting, layer_tensors
+
+    names = set()
+    for model in ("gpt2", "llama3-8b", "mixtral-8x7b"):
+        for flash in (False, True):
+            setting = Setting(seq=64, flash_attention=flash)
+            names |= {tensor.name for tensor in layer_tensors(presets.model(model), setting=setting)}
+    assert {*ATTENTION, *SCORES} <= names
+    others = names - {*ATTENTION, *SCORES}
+    assert not [name for name in others if "softmax" in name or "attn" in name or name in ("q", "k", "v")]

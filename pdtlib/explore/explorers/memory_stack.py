@@ -2,118 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from pdtlib.explore import sizes
 from pdtlib.explore.controls import Choice, Control, Number, Slider, Toggle, scale
 from pdtlib.explore.explorer import Explorer, Values
-from pdtlib.explore.precision import ACCOUNTINGS, accounting_control, accounting_of
+from pdtlib.explore.explorers.memory_terms import ARTICLE, SHAPE, Memory, job_of, memory_of
+from pdtlib.explore.precision import accounting_control, accounting_of
 from pdtlib.explore.view import Readout, Swatch, Table, View
 from pdtlib.figures import memory as drawing
 from pdtlib.figures.amounts import bytes_words, count_words, gb_words
 from pdtlib.figures.words import say
 from pdtlib.plan import presets, states
-from pdtlib.plan.activations import layer_tensors
-from pdtlib.plan.job import Job, from_dict, to_toml
-from pdtlib.plan.memory import recomputed_layer_bytes, setting_of, stage_memory
+from pdtlib.plan.job import Job, to_toml
 from pdtlib.plan.params import count
-from pdtlib.plan.placement import rank_tensors
-from pdtlib.plan.sharding import padded_numel
 
-ARTICLE = "70b"
-VOCAB_MULTIPLE = 128  # per tensor-parallel rank: the default of --make-vocab-size-divisible-by
-SHAPE = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
 SEQUENCES = tuple(512 * 2**i for i in range(9))
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 TP = (1, 2, 4, 8, 16)
 DP = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-SCORES = ("softmax output", "softmax dropout mask", "softmax dropout output", "log-sum-exp")
-ATTENTION = ("attn_norm input", "q, k, v input", "q", "k", "v", "o input", "attention dropout mask")
-
-
-def _job(values: Values) -> Job:
-    if values["model"] == sizes.OWN:
-        style = {"gpt": "gelu", "llama": "swiglu"}[values["style"]]
-        model = {"activation": style, **{name: values[name] for name in SHAPE}}
-    else:
-        name = "article-70b" if values["model"] == ARTICLE else values["model"]
-        model = {"preset": name, "vocab": _vocab(name, values["tp"])}
-    return from_dict(
-        {
-            "model": {**model, "seq": values["seq"]},
-            "train": {
-                "global_batch": values["micro_batch"] * values["dp"],
-                "micro_batch": values["micro_batch"],
-                "zero_stage": values["zero"],
-                "recompute": values["recompute"],
-                "sequence_parallel": values["sp"],
-                "flash_attention": values["flash"],
-                **ACCOUNTINGS[values["accounting"]],
-            },
-            "parallel": {"tp": values["tp"], "dp": values["dp"]},
-            "hardware": {"gpu": values["gpu"]},
-        }
-    )
-
-
-def _vocab(name: str, tp: int) -> int:
-    """The preset's vocabulary, padded as Megatron-LM does where ``tp`` ranks cannot share it evenly."""
-    vocab = presets.model(name).vocab
-    return vocab if vocab % tp == 0 else padded_numel(vocab, VOCAB_MULTIPLE * tp)
-
-
-@dataclass(frozen=True)
-class _Memory:
-    """Bytes on one GPU by part of the figure, and what the readouts say about them."""
-
-    terms: dict[str, float]
-    rank_params: float
-    layers_bytes: float
-
-    @property
-    def total(self) -> float:
-        return sum(self.terms.values())
-
-    @property
-    def states_bytes(self) -> float:
-        return sum(self.terms[name] for name in ("params", "grads", "optimizer"))
-
-
-def _memory(values: Values, job: Job) -> _Memory:
-    if values["model"] == ARTICLE:
-        rank_params = presets.ARTICLE_70B_PARAMS / job.parallel.tp
-    else:
-        rank_params = sum(spec.numel for spec in rank_tensors(job, 0))
-    accounting = states.ACCOUNTINGS[values["accounting"]]
-    held = states.zero_state_bytes(
-        rank_params, dp=job.parallel.dp, stage=job.train.zero_stage, accounting=accounting
-    )
-    terms = {"params": held.params, "grads": held.grads, "optimizer": held.optimizer}
-    layers = dict.fromkeys(("attention", "scores", "mlp", "inputs"), 0.0)
-    for tensor in layer_tensors(job.model, setting=setting_of(job)):
-        layers[_part_of(tensor.name)] += tensor.bytes * job.model.layers
-    stage = stage_memory(job, 0)
-    recomputed = recomputed_layer_bytes(job) if job.train.recompute == "full" else 0.0
-    layers_bytes = sum(layers.values())
-    outside = (
-        stage.activations - layers_bytes - recomputed
-    )  # inputs of final norm and head, embedding dropout
-    terms |= layers | {"recomputed": recomputed, "loss": outside + stage.logits, "buffers": stage.buffers}
-    return _Memory(terms, rank_params, layers_bytes)
-
-
-def _part_of(tensor: str) -> str:
-    if tensor == "layer input":
-        return "inputs"
-    if tensor in SCORES:
-        return "scores"
-    return "attention" if tensor in ATTENTION else "mlp"
 
 
 def _view(values: Values) -> View:
-    job = _job(values)
-    memory = _memory(values, job)
+    job = job_of(values)
+    memory = memory_of(values, job)
     gpu = presets.GPUS[values["gpu"]]
     fits = memory.total <= gpu.memory_bytes
     shown = [(part, memory.terms[part.name]) for part in drawing.PARTS if memory.terms[part.name]]
@@ -173,7 +85,7 @@ def _row(name: str, value: float, whole: float) -> tuple[str, ...]:
     return (name, gb_words(value), bytes_words(value, binary=True), f"{value / whole:.1%}")
 
 
-def _readouts(values: Values, job: Job, memory: _Memory, *, fits: bool, room: str) -> tuple[Readout, ...]:
+def _readouts(values: Values, job: Job, memory: Memory, *, fits: bool, room: str) -> tuple[Readout, ...]:
     accounting = states.ACCOUNTINGS[values["accounting"]]
     rest = memory.terms["loss"] + memory.terms["buffers"] + memory.terms["recomputed"]
     return (

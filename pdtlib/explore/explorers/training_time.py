@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import Any
 
 from pdtlib.explore import sizes
 from pdtlib.explore.controls import Number, Slider, Toggle, scale
 from pdtlib.explore.explorer import Explorer, Values
+from pdtlib.explore.explorers.training_run import Run
 from pdtlib.explore.view import Readout, Swatch, Table, View
 from pdtlib.figures import time as drawing
 from pdtlib.figures.amounts import count_words, time_words
@@ -17,7 +16,6 @@ from pdtlib.plan import flops as work
 from pdtlib.plan import presets
 from pdtlib.plan.job import Job, from_dict, to_toml
 from pdtlib.plan.params import count
-from pdtlib.plan.presets import Gpu
 from pdtlib.plan.units import DAY_S, HOUR_S, flops_text, percent_text
 
 GPUS = (1, 8, 64, 128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192, 16384, 24576, 32768, 65536, 131072)
@@ -27,57 +25,11 @@ PRICES = (0.0, 0.8, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 8.0, 12.0)  # the span of
 ROWS = (0.3, 0.4, 0.45, 0.5, 1.0)
 
 
-@dataclass(frozen=True)
-class _Run:
-    """A training run: ``params`` are those that a token meets, ``flops`` what the model needs."""
-
-    params: int
-    tokens: float
-    flops: float
-    gpu: Gpu
-    gpus: int
-    mfu: float
-    target_days: int
-
-    def days(self, *, gpus: int | None = None, mfu: float | None = None) -> float:
-        seconds = work.training_seconds(
-            self.flops,
-            num_gpus=gpus or self.gpus,
-            peak_flops=self.gpu.peak_flops,
-            mfu=mfu or self.mfu,
-        )
-        return seconds / DAY_S
-
-    @property
-    def needed_mfu(self) -> float:
-        return work.mfu_needed(
-            self.flops,
-            seconds=self.target_days * DAY_S,
-            num_gpus=self.gpus,
-            peak_flops=self.gpu.peak_flops,
-        )
-
-    def needed_gpus(self, mfu: float) -> int:
-        needed = work.gpus_needed(
-            self.flops, seconds=self.target_days * DAY_S, peak_flops=self.gpu.peak_flops, mfu=mfu
-        )
-        return math.ceil(needed)
-
-    @property
-    def gpu_hours(self) -> float:
-        return self.gpus * self.days() * DAY_S / HOUR_S
-
-    @property
-    def best_share(self) -> float | None:
-        """The share of peak that the best measured matrix product reached, where one is known."""
-        return self.gpu.matmul_flops / self.gpu.peak_flops if self.gpu.matmul_flops else None
-
-
-def _run(values: Values) -> _Run:
+def _run(values: Values) -> Run:
     params = sizes.num_params(values)
     if values["model"] in sizes.NAMED:
         params = count(presets.model(values["model"])).active
-    return _Run(
+    return Run(
         params=params,
         tokens=values["tokens"],
         flops=work.training_flops(params, num_tokens=values["tokens"]),
@@ -122,13 +74,13 @@ def _view(values: Values) -> View:
     )
 
 
-def _row(run: _Run, mfu: float) -> tuple[str, ...]:
+def _row(run: Run, mfu: float) -> tuple[str, ...]:
     days = run.days(mfu=mfu)
     hours = run.gpus * days * DAY_S / HOUR_S
     return (percent_text(mfu, digits=0), f"{days:,.1f}", f"{hours:,.0f}", f"{run.needed_gpus(mfu):,}")
 
 
-def _summary(run: _Run) -> str:
+def _summary(run: Run) -> str:
     words = {
         "gpus": f"{run.gpus:,}",
         "gpu": run.gpu.name,
@@ -147,7 +99,7 @@ def _summary(run: _Run) -> str:
     return f"{say('time.summary', **words)} {say(f'time.summary_{verdict}', **words)}"
 
 
-def _readouts(values: Values, run: _Run) -> tuple[Readout, ...]:
+def _readouts(values: Values, run: Run) -> tuple[Readout, ...]:
     words = {"params": count_words(run.params), "tokens": count_words(run.tokens)}
     bound = run.days(gpus=1, mfu=1.0)
     readouts = [
@@ -212,7 +164,7 @@ def _readouts(values: Values, run: _Run) -> tuple[Readout, ...]:
     return tuple(readouts)
 
 
-def _needed(run: _Run) -> Readout:
+def _needed(run: Run) -> Readout:
     needed = run.needed_mfu
     if needed > 1:
         note = say("time.needed_impossible")
@@ -231,7 +183,7 @@ def _needed(run: _Run) -> Readout:
     )
 
 
-def _notes(values: Values, run: _Run) -> tuple[str, ...]:
+def _notes(values: Values, run: Run) -> tuple[str, ...]:
     notes = [say("time.note_epoch")]
     if run.best_share is not None:
         key = "time.note_over" if run.mfu > run.best_share else "time.note_ceiling"
