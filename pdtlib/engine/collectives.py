@@ -105,6 +105,24 @@ def start_all_to_all(out: torch.Tensor, buffer: torch.Tensor, group: Group, *, p
     )
 
 
+def start_ring_shift(out: torch.Tensor, x: torch.Tensor, group: Group, *, phase: str) -> Pending:
+    """Send ``x`` to the next rank of the ring and receive into ``out`` what the one before sends."""
+    name = _begin("send", x, group, phase)
+    _demand_contiguous("send", out)
+    if group.size == 1:
+        return Pending(group, name, []).then(lambda: _place(out, x))
+    tag = next(group.tags) % 2**20
+    following, before = (group.ranks[(group.rank + step) % group.size] for step in (1, -1))
+    if group.backend == "gloo":  # which has no batches
+        receive = dist.irecv(out, before, group=group.process_group, tag=tag)
+        return Pending(group, name, [receive, dist.isend(x, following, group=group.process_group, tag=tag)])
+    operations = [
+        dist.P2POp(dist.isend, x, following, group.process_group),
+        dist.P2POp(dist.irecv, out, before, group.process_group),
+    ]
+    return Pending(group, name, dist.batch_isend_irecv(operations))
+
+
 def start_broadcast(buffer: torch.Tensor, group: Group, *, source: int = 0, phase: str) -> Pending:
     """Replace ``buffer`` on every rank by that of the group's rank ``source``."""
     name = _begin("broadcast", buffer, group, phase)

@@ -64,6 +64,7 @@ class Mesh:
         self.device = device
         self.ledger = Ledger()
         self._groups = {axis: self._build(axis) for axis in AXES}
+        self._data = self._groups["dp"] if self._groups["cp"].size == 1 else self._build_data()
 
     def _build(self, axis: str) -> Group:
         if self.device_mesh is None:
@@ -72,15 +73,30 @@ class Mesh:
         ranks = tuple(dist.get_process_group_ranks(process_group))
         return Group(axis, process_group, ranks, ranks.index(dist.get_rank()), ledger=self.ledger)
 
+    def _build_data(self) -> Group:
+        assert self.device_mesh is not None
+        rank = dist.get_rank()
+        by_axis = self.device_mesh.mesh.permute(1, 3, 0, 2)  # [pp, tp, dp, cp]
+        for ranks in by_axis.flatten(2).flatten(0, 1).tolist():
+            process_group = dist.new_group(ranks)  # every rank makes every group, in one order
+            if rank in ranks:
+                mine = Group("dp", process_group, tuple(ranks), ranks.index(rank), ledger=self.ledger)
+        return mine
+
     def group(self, axis: str) -> Group:
         """The group of this rank along ``axis``. Raises ValueError for an axis that does not exist."""
         if axis not in self._groups:
             raise ValueError(f"axis={axis!r}: the mesh has {', '.join(AXES)}")
         return self._groups[axis]
 
+    @property
+    def data(self) -> Group:
+        """The ranks that have the same parameters and other tokens: dp × cp, counted as axis ``dp``."""
+        return self._data
+
     def set_timeline(self, timeline: Any) -> None:
         """Let every group report to ``timeline``; None stops it."""
-        for group in self._groups.values():
+        for group in (*self._groups.values(), self._data):
             group.timeline = timeline
 
 

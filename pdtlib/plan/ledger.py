@@ -116,7 +116,9 @@ def _context(job: Job, stage: int) -> Iterator[Message]:
     again = calls if job.train.recompute != "none" else 0
     for phase, times in (("forward", calls), ("recompute", again), ("backward", calls)):
         if parallel.context == "ulysses":
-            yield Message("cp", "all_to_all", phase, 2 * times, query, cp)
+            # Selective recomputation needs the core's output as it is, not exchanged back.
+            exchanges = 1 if phase == "recompute" and job.train.recompute == "selective" else 2
+            yield Message("cp", "all_to_all", phase, exchanges * times, query, cp)
             yield Message("cp", "all_to_all", phase, 2 * times, key, cp)
         else:
             passes = 2 if phase == "backward" else 1  # keys and values, and on the way back their gradients

@@ -14,11 +14,14 @@ NORM_EPS = 1e-5
 
 
 def rotary_tables(seq: int, head_dim: int, *, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [S, D/2] in fp32 of the first ``seq`` rotary positions."""
+    return rotary_tables_at(torch.arange(seq, device=device), head_dim)
+
+
+def rotary_tables_at(positions: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines [S, D/2] in fp32 of rotary positions (Su 2021, arXiv:2104.09864, eq. 15)."""
-    frequencies = ROTARY_BASE ** (
-        -torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
-    )
-    angles = torch.outer(torch.arange(seq, device=device, dtype=torch.float32), frequencies)
+    steps = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32)
+    angles = torch.outer(positions.to(torch.float32), ROTARY_BASE ** (-steps / head_dim))
     return angles.cos(), angles.sin()
 
 

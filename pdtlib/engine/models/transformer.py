@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pdtlib.engine.models.attention import NORM_EPS, Attention, rotary_tables
+from pdtlib.engine.models.attention import NORM_EPS, Attention, rotary_tables_at
 from pdtlib.plan.spec import Model
 
 INIT_STD = 0.02
@@ -118,6 +118,7 @@ class Transformer(nn.Module):
             self.head = None if model.tied_embeddings else nn.Linear(model.hidden, model.vocab, bias=False)
         self.dropout = nn.Dropout(model.dropout) if model.dropout > 0 else nn.Identity()
         self.output = F.linear  # replaced where the vocabulary is cut
+        self.positions_of = torch.arange  # replaced where the sequence is cut
         self._draw_weights(seed, device or torch.device("cpu"), dtype)
 
     def _draw_weights(self, seed: int, device: torch.device, dtype: torch.dtype) -> None:
@@ -130,12 +131,13 @@ class Transformer(nn.Module):
         seq = tokens.shape[1]
         if seq > self.model.seq:
             raise ValueError(f"tokens: {seq} positions; the model was made for at most {self.model.seq}")
+        where = self.positions_of(seq).to(tokens.device)
         x = self.embed(tokens)  # [B, S, h]
         tables = None
         if self.positions is not None:
-            x = x + self.positions(torch.arange(seq, device=tokens.device))
+            x = x + self.positions(where)
         else:
-            cos, sin = rotary_tables(seq, self.model.head_dim, device=tokens.device)
+            cos, sin = rotary_tables_at(where, self.model.head_dim)
             tables = cos.to(x.dtype), sin.to(x.dtype)
         x = self.dropout(x)
         for layer in self.layers:

@@ -1,0 +1,35 @@
+"""What autograd saves in a whole model on a CPU is what the plan predicts, byte for byte."""
+
+import pytest
+import torch
+
+from pdtlib.engine.loss import token_loss_sum
+from pdtlib.engine.models import Transformer
+from pdtlib.observe.memory import ActivationMeter
+from pdtlib.plan.job import from_dict
+from pdtlib.plan.memory import stage_memory
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+MODELS = {
+    "llama": {"activation": "swiglu", "kv_heads": 2},
+    "llama without groups": {"activation": "swiglu"},
+    "gpt": {"activation": "gelu"},
+    "gpt with dropout": {"activation": "gelu", "dropout": 0.1},
+}
+
+
+@pytest.mark.parametrize("precision", DTYPES)
+@pytest.mark.parametrize("flash", [True, False], ids=["fused", "explicit"])
+@pytest.mark.parametrize("kind", MODELS)
+def test_saved_bytes(kind, flash, precision):
+    model = {"layers": 3, "hidden": 64, "heads": 4, "vocab": 100, "seq": 48, **MODELS[kind]}
+    train = {"micro_batch": 2, "precision": precision, "flash_attention": flash}
+    job = from_dict({"model": model, "train": train})
+    predicted = stage_memory(job, 0)
+    net = Transformer(job.model, flash_attention=flash).to(DTYPES[precision])
+    tokens = torch.randint(100, (2, 48))
+    with ActivationMeter(excluded=net.parameters()) as meter:
+        loss = token_loss_sum(net(tokens), tokens)
+    scalar = 4  # the loss's own total weight
+    assert meter.held_bytes == predicted.activations + predicted.logits + scalar
+    loss.backward()
