@@ -19,7 +19,8 @@ from pdtlib.engine.data_parallel import data_parallel
 from pdtlib.engine.dist import spawn
 from pdtlib.engine.mesh import build_mesh
 from pdtlib.engine.optimizer import ShardedAdamW
-from pdtlib.engine.training.checkpoint import CheckpointError, Part, boxes, load, read_index, save
+from pdtlib.engine.training.checkpoint import Part, boxes, load, save
+from pdtlib.engine.training.checkpoint_index import CheckpointError, read_index
 from pdtlib.engine.training.checks import newest_intact
 from pdtlib.engine.training.loop import load_checkpoint, save_checkpoint
 from pdtlib.engine.training.run_dir import checkpoint_path, last_checkpoint

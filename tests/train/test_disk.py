@@ -1,5 +1,6 @@
 """A disk that fills up while a run goes on: one clear error, and the last checkpoint stays whole."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from launching import finish, start, wait_for, write_job
 
-from pdtlib.engine.training.checkpoint import read_index
+from pdtlib.engine.training.checkpoint_index import read_index
 from pdtlib.engine.training.run_dir import last_checkpoint
 
 pytestmark = pytest.mark.timeout(900)
@@ -28,12 +29,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> None:
-    with (disk / "filler").open("wb") as file:
-        try:
-            while True:
-                file.write(b"0" * 4096)
-                file.flush()
-        except OSError:
+    with (disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"0" * 4096):
             pass
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from pdtlib.engine.data import Batches, Corpus
-from pdtlib.engine.training.checkpoint import CheckpointError, demand_intact
+from pdtlib.engine.training.checkpoint_index import CheckpointError, demand_intact
 from pdtlib.engine.training.failures import Refused
 from pdtlib.engine.training.options import Options, read_change
 from pdtlib.engine.training.run_dir import FILES, checkpoints, read_job

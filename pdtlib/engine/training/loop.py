@@ -30,6 +30,7 @@ from pdtlib.engine.optimizer import ShardedAdamW
 from pdtlib.engine.self_check import check_backend
 from pdtlib.engine.training import checkpoint, run_dir
 from pdtlib.engine.training.checkpoint import Part
+from pdtlib.engine.training.checkpoint_index import CheckpointError
 from pdtlib.engine.training.checks import Run, check
 from pdtlib.engine.training.failures import RunFailed
 from pdtlib.engine.training.options import parse
@@ -184,7 +185,7 @@ def save_checkpoint(out: Path, optimizer: ShardedAdamW, *, step: int) -> Path:
 def load_checkpoint(path: Path, optimizer: ShardedAdamW) -> None:
     """Fill the optimizer and the model from a checkpoint of any layout.
 
-    Raises :class:`pdtlib.engine.training.checkpoint.CheckpointError` where it does not fit.
+    Raises :class:`pdtlib.engine.training.checkpoint_index.CheckpointError` where it does not fit.
     """
     scalars = {f"run.{name}": [_scalar(0.0)] for name in optimizer.scalars()}
     checkpoint.load(path, parts={**_owned(optimizer), **scalars})
@@ -228,7 +229,7 @@ def _on_rank_0(work: Callable[..., None], *arguments: Any, **options: Any) -> No
 def _explain(error: Exception, step: int, saved: Path | None) -> None:
     """Note in which step ``error`` came. A full disk becomes :class:`RunFailed` and says what is left."""
     error.add_note(f"in step {step}")
-    if isinstance(error, checkpoint.CheckpointError) or getattr(error, "errno", None) in NO_ROOM:
+    if isinstance(error, CheckpointError) or getattr(error, "errno", None) in NO_ROOM:
         rest = f"the last complete checkpoint is {saved}" if saved else "there is no earlier checkpoint"
         failure = RunFailed(f"{error}; {rest}")
         failure.add_note(f"in step {step}")
