@@ -68,7 +68,7 @@ def layer_tensors(model: Model, *, setting: Setting) -> tuple[SavedTensor, ...]:
     5.0
     """
     if setting.recompute == "full":
-        whole = _Sizes(model, setting)
+        whole = Sizes(model, setting)
         return (whole.tensor("layer input", whole.hidden, "sequence", "the layer runs again from it"),)
     return (*_attention(model, setting), *(_mlp if model.moe is None else _experts)(model, setting))
 
@@ -86,7 +86,7 @@ def layer_bytes(model: Model, *, setting: Setting) -> float:
     return sum(tensor.bytes for tensor in layer_tensors(model, setting=setting))
 
 
-class _Sizes:
+class Sizes:
     """Elements of the layer's tensors before tensor or sequence parallelism; context parallelism is in."""
 
     def __init__(self, model: Model, setting: Setting):
@@ -107,7 +107,7 @@ class _Sizes:
 
 
 def _attention(model: Model, setting: Setting) -> Iterator[SavedTensor]:
-    size, dropout, mask = _Sizes(model, setting), model.dropout > 0, setting.mask_bytes
+    size, dropout, mask = Sizes(model, setting), model.dropout > 0, setting.mask_bytes
     yield size.tensor("attn_norm input", size.hidden, "sequence", "the norm's gradient")
     yield size.tensor("q, k, v input", size.hidden, "sequence", "shared by the three products' gradients")
     yield size.tensor("q", size.query, "tensor", "the gradient of k in q k^T")
@@ -126,7 +126,7 @@ def _attention(model: Model, setting: Setting) -> Iterator[SavedTensor]:
 
 
 def _mlp(model: Model, setting: Setting) -> Iterator[SavedTensor]:
-    size = _Sizes(model, setting)
+    size = Sizes(model, setting)
     inner = size.tokens * model.ffn
     yield size.tensor("mlp_norm input", size.hidden, "sequence", "the norm's gradient")
     yield size.tensor("mlp input", size.hidden, "sequence", "the first products' gradients")
@@ -137,7 +137,7 @@ def _mlp(model: Model, setting: Setting) -> Iterator[SavedTensor]:
         )
 
 
-def _inner(model: Model, size: _Sizes, inner: float) -> Iterator[SavedTensor]:
+def _inner(model: Model, size: Sizes, inner: float) -> Iterator[SavedTensor]:
     if model.activation == "gelu":
         yield size.tensor("gelu input", inner, "tensor", "the gelu's gradient")
     else:
@@ -151,7 +151,7 @@ def _inner(model: Model, size: _Sizes, inner: float) -> Iterator[SavedTensor]:
 def _experts(model: Model, setting: Setting) -> Iterator[SavedTensor]:
     """A mixture of experts whose tokens are spread evenly: every token is copied to ``top_k`` experts."""
     assert model.moe is not None
-    size = _Sizes(model, setting)
+    size = Sizes(model, setting)
     copies = size.tokens * model.moe.top_k
     yield size.tensor("mlp_norm input", size.hidden, "sequence", "the norm's gradient")
     yield size.tensor("router input", size.hidden, "sequence", "the router's gradient")

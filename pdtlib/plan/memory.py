@@ -4,9 +4,10 @@ States are what our engine holds (:mod:`pdtlib.plan.flats`). Activations are the
 :mod:`pdtlib.plan.activations` times the micro-batches that the schedule keeps in flight.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pdtlib.plan.activations import Setting, layer_bytes, logits_bytes
+from pdtlib.plan.activations_cpu import cpu_layer_tensors, cpu_outside_bytes
 from pdtlib.plan.flats import gathered_bytes, held_bytes
 from pdtlib.plan.params import split_layers
 from pdtlib.plan.spec import Job
@@ -34,7 +35,7 @@ class StageMemory:
 
 
 def setting_of(job: Job) -> Setting:
-    """The job's activation setting: dropout masks of one byte, silu and product in one kernel."""
+    """The job's activation setting, with a GPU's kernels: masks of one byte, silu and product in one."""
     train = job.train
     return Setting(
         micro_batch=train.micro_batch,
@@ -98,33 +99,49 @@ def kept_for_backward(job: Job, stage: int) -> tuple[float, float]:
     """Bytes of activations, and of fp32 logits, on a rank of this pipeline stage."""
     model, parallel, setting = job.model, job.parallel, setting_of(job)
     in_flight = chunks_in_flight(job, stage)
-    per_layer = layer_bytes(model, setting=setting)
+    per_layer = one_layer_bytes(job, setting)
     largest_chunk = max(
         len(run) for run in split_layers(model.layers, parallel.pp * parallel.vpp)[stage :: parallel.pp]
     )
     activations = in_flight * largest_chunk * per_layer
     if setting.recompute == "full":
         activations += recomputed_layer_bytes(job)
-    elements = setting.micro_batch * setting.seq / setting.cp * model.hidden
-    if setting.sequence_parallel:
-        elements /= setting.tp
     first, last = stage == 0, stage == parallel.pp - 1
     micro_batches = -(-in_flight // parallel.vpp)
-    if first and model.dropout > 0:
-        activations += micro_batches * elements * setting.mask_bytes
+    activations += micro_batches * _outside_bytes(job, setting, first=first, last=last)
     logits = 0.0
     if last:
-        activations += micro_batches * 2 * elements * setting.element_bytes  # inputs of final norm and head
         tokens = setting.micro_batch * setting.seq / setting.cp
         logits = micro_batches * logits_bytes(tokens, vocab=model.vocab, tp=parallel.tp)
     return activations, logits
 
 
+def on_cpu(job: Job) -> bool:
+    """Whether the run's kernels are torch's CPU ones, whose saved tensors are known for dense models."""
+    return job.hardware.gpu == "cpu" and job.model.moe is None
+
+
+def one_layer_bytes(job: Job, setting: Setting) -> float:
+    """Bytes that one layer keeps for its backward pass with the kernels that the job runs on."""
+    if on_cpu(job):
+        return sum(tensor.bytes for tensor in cpu_layer_tensors(job.model, setting=setting))
+    return layer_bytes(job.model, setting=setting)
+
+
+def _outside_bytes(job: Job, setting: Setting, *, first: bool, last: bool) -> float:
+    """Bytes kept for a micro-batch outside the layers: embedding's mask, inputs of final norm and head."""
+    if on_cpu(job):
+        return cpu_outside_bytes(job.model, setting=setting, first=first, last=last)
+    elements = setting.micro_batch * setting.seq / setting.cp * job.model.hidden
+    if setting.sequence_parallel:
+        elements /= setting.tp
+    mask = elements * setting.mask_bytes if first and job.model.dropout > 0 else 0.0
+    return mask + (2 * elements * setting.element_bytes if last else 0.0)
+
+
 def recomputed_layer_bytes(job: Job) -> float:
     """What one layer keeps while its backward pass runs, having been recomputed."""
-    setting = setting_of(job)
-    whole = Setting(**{**setting.__dict__, "recompute": "none"})
-    return layer_bytes(job.model, setting=whole)
+    return one_layer_bytes(job, replace(setting_of(job), recompute="none"))
 
 
 def stages_memory(job: Job) -> tuple[StageMemory, ...]:

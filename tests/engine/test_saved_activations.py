@@ -13,6 +13,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 MODELS = {
     "llama": {"activation": "swiglu", "kv_heads": 2},
     "llama without groups": {"activation": "swiglu"},
+    "llama with query and key norms": {"activation": "swiglu", "kv_heads": 2, "qk_norm": True},
     "gpt": {"activation": "gelu"},
     "gpt with dropout": {"activation": "gelu", "dropout": 0.1},
 }

@@ -2,10 +2,9 @@
 
 import pytest
 
-from pdtlib.plan.activations import layer_bytes
 from pdtlib.plan.flats import held_bytes
 from pdtlib.plan.job import from_dict, replace
-from pdtlib.plan.memory import chunks_in_flight, setting_of, stage_memory
+from pdtlib.plan.memory import chunks_in_flight, one_layer_bytes, setting_of, stage_memory
 from pdtlib.plan.memory_timeline import memory_timeline
 from pdtlib.plan.schedule import build, peak_in_flight
 
@@ -92,8 +91,8 @@ def test_one_stage_holds_one_micro_batch_at_a_time():
 
 def test_a_recomputed_layer_comes_back_while_it_is_needed():
     job = job_with(1, 2, recompute="full")
-    whole = layer_bytes(job.model, setting=setting_of(replace(job, {"train.recompute": "none"})))
-    inputs = layer_bytes(job.model, setting=setting_of(job))
+    whole = one_layer_bytes(job, setting_of(replace(job, {"train.recompute": "none"})))
+    inputs = one_layer_bytes(job, setting_of(job))
     assert stage_memory(job, 0).activations >= 48 * inputs + whole
 
 
