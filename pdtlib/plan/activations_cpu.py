@@ -50,7 +50,7 @@ def cpu_outside_bytes(model: Model, *, setting: Setting, first: bool, last: bool
         kept += 8 * sizes.tokens
         kept += 8 * setting.seq if model.positions == "learned" else 0.0
         kept += sum(tensor.bytes for tensor in _mask("embedding dropout mask", model, sizes))
-    if model.positions == "rotary":
+    if model.positions == "rotary" and setting.recompute != "full":
         kept += setting.seq * model.head_dim * setting.element_bytes
     if last:
         kept += sum(tensor.bytes for tensor in _norm("norm", model, sizes))

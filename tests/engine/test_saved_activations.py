@@ -7,7 +7,7 @@ from pdtlib.engine.loss import token_loss_sum
 from pdtlib.engine.models import Transformer
 from pdtlib.observe.memory import ActivationMeter
 from pdtlib.plan.job import from_dict
-from pdtlib.plan.memory import stage_memory
+from pdtlib.plan.memory import recomputed_layer_bytes, stage_memory
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 MODELS = {
@@ -33,4 +33,21 @@ def test_saved_bytes(kind, flash, precision):
         loss = token_loss_sum(net(tokens), tokens)
     scalar = 4  # the loss's own total weight
     assert meter.held_bytes == predicted.activations + predicted.logits + scalar
+    loss.backward()
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+@pytest.mark.parametrize("kind", ["llama", "gpt"])
+def test_saved_bytes_with_recomputation(kind, recompute):
+    """What is kept between the passes; the layer that is computed again comes on top of it later."""
+    model = {"layers": 3, "hidden": 64, "heads": 4, "vocab": 100, "seq": 48, **MODELS[kind]}
+    train = {"micro_batch": 2, "precision": "fp32", "flash_attention": False, "recompute": recompute}
+    job = from_dict({"model": model, "train": train})
+    predicted = stage_memory(job, 0)
+    again = recomputed_layer_bytes(job) if recompute == "full" else 0
+    net = Transformer(job.model, flash_attention=False, recompute=recompute)
+    tokens = torch.randint(100, (2, 48))
+    with ActivationMeter(excluded=net.parameters()) as meter:
+        loss = token_loss_sum(net(tokens), tokens)
+    assert meter.held_bytes == predicted.activations - again + predicted.logits + 4
     loss.backward()
