@@ -23,6 +23,8 @@ def show_explorer(id: str, state: Mapping[str, Any]) -> None:
         text = f"{explorer.title}: {explorer.view_of(base).summary}"
         display({MIME: mark, "text/plain": text}, raw=True)
         return
-    from pdtlib.explore.live import live
-
+    try:
+        from pdtlib.explore.live import live
+    except ModuleNotFoundError as error:
+        raise ImportError(f"a live explorer needs {error.name}: pip install 'pdtlib[book]'") from error
     display(live(explorer, base))

@@ -32,6 +32,7 @@ WORDS_IN_PAGE = (
     "carried",
     "not_carried",
     "adopted",
+    "no_job",
 )
 
 
@@ -221,9 +222,8 @@ def _tools_html(explorer: Explorer, *, has_job: bool) -> str:
     actions = ["reset", "link", "pin"]
     if explorer.adopt_job is not None:
         actions += ["carry", "adopt", "download"]
-    attributes = {"adopt": " hidden"}
-    for action in ("carry", "download"):
-        attributes[action] = f' data-none="{escape(say("page.no_job"))}"' + ("" if has_job else " disabled")
+    off = "" if has_job else ' aria-disabled="true"'
+    attributes = {"adopt": " hidden", "carry": off, "download": off}
     buttons = "".join(
         f'<button type="button" data-action="{action}"{attributes.get(action, "")}>'
         f"{escape(say(f'page.{action}'))}</button>"

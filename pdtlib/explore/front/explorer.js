@@ -148,6 +148,7 @@ class Explorer {
   }
 
   carry() {
+    if (this.view.job === "") return this.#say(this.words.no_job);
     this.#say(carry(this.view.job, this.root.dataset.title) ? this.words.carried : this.words.not_carried);
   }
 
@@ -164,6 +165,7 @@ class Explorer {
   }
 
   download() {
+    if (this.view.job === "") return this.#say(this.words.no_job);
     download(this.view.job, `${this.key}.toml`);
   }
 

@@ -51,11 +51,11 @@ export function table({ caption, columns, rows }) {
   );
 }
 
-/** A view without a job, such as a bare number of parameters, has none to carry or download. */
+/** A view without a job, such as a bare number of parameters, has none to carry or download; a click says so. */
 export function enableJob(root, job) {
   for (const button of root.querySelectorAll('[data-action="carry"], [data-action="download"]')) {
-    button.disabled = job === "";
-    button.title = job === "" ? button.dataset.none : "";
+    if (job === "") button.setAttribute("aria-disabled", "true");
+    else button.removeAttribute("aria-disabled");
   }
 }
 
