@@ -219,6 +219,40 @@ def test_a_table_for_a_users_own_model() -> None:
         assert max(found) < 1e-12
 
 
+class Fused(nn.Module):
+    """Gate and up in one matrix, of which each is cut by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate_up = nn.Linear(6, 2 * 8)
+        self.down = nn.Linear(8, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(nn.functional.silu(gate) * up)
+
+
+def fused_layout() -> list[float]:
+    group = build_mesh({"tp": 2}).group("tp")
+    torch.manual_seed(5)
+    whole, part = nn.Sequential(Fused()).double(), nn.Sequential(Fused()).double()
+    part.load_state_dict(whole.state_dict())
+    table = {"0": ColumnCut(("gate_up",), sections=(8, 8)), "0.down": RowCut()}
+    tensor_parallel(part, group, table=table)
+    xs = [torch.linspace(-1, 1, 24).double().view(2, 2, 6).requires_grad_() for _ in range(2)]
+    outs = [net(x) for net, x in zip((whole, part), xs, strict=True)]
+    for out in outs:
+        out.square().sum().backward()
+    of_whole = torch.cat([half.chunk(2)[group.rank] for half in whole[0].gate_up.weight.grad.chunk(2)])
+    pairs = [outs, [x.grad for x in xs], [of_whole, part[0].gate_up.weight.grad]]
+    return [float((a - b).abs().max().detach()) for a, b in pairs]
+
+
+def test_fused_layouts() -> None:
+    for found in spawn(fused_layout, 2):
+        assert max(found) < 1e-12
+
+
 # --- messages, randomness, refusals -------------------------------------------------------------------------
 
 

@@ -55,7 +55,12 @@ def data_parallel(
         raise ValueError(f"stage={stage!r}: valid are 0, 1, 2, 3")
     dtype, grad_dtype = param_dtype_of(precision), grad_dtype_of(grad_precision)
     first = next(module.parameters(), None)
-    check_backend(group, device=torch.device("cpu") if first is None else first.device)
+    device = torch.device("cpu") if first is None else first.device
+    if group.backend == "nccl" and device.type != "cuda":
+        raise ValueError(
+            f"module: its parameters are on {device}, and nccl sends from GPUs; use module.to(device)"
+        )
+    check_backend(group, device=device)
     if stage == 3:
         return Zero3(
             module,

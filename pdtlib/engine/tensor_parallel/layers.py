@@ -4,7 +4,7 @@
 columns of ``x A`` and the rows of B that belong to them, and the parts of y are summed once at the end.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -99,10 +99,11 @@ class ColumnLinear(nn.Module):
     """``[.., in] -> [.., out/t]``: this rank's columns (rows of torch's weight ``[out, in]``) of a linear
     layer."""
 
-    def __init__(self, linear: nn.Linear, columns: Columns) -> None:
+    def __init__(self, linear: nn.Linear, columns: Columns, *, sections: Sequence[int] = ()) -> None:
         super().__init__()
-        self.weight = cut_parameter(linear.weight, columns.group, dim=0)
-        self.bias = None if linear.bias is None else cut_parameter(linear.bias, columns.group, dim=0)
+        group, bias = columns.group, linear.bias
+        self.weight = cut_parameter(linear.weight, group, dim=0, sections=sections)
+        self.bias = None if bias is None else cut_parameter(bias, group, dim=0, sections=sections)
         self.columns = columns
         columns.layers.append(self)
 
@@ -157,14 +158,20 @@ def vocab_output(group: Group, *, sequence: bool) -> Callable[[torch.Tensor, tor
     return lambda x, weight: _Columns.apply(x, group, sequence, weight, None)[0]
 
 
-def cut_parameter(param: torch.Tensor, group: Group, *, dim: int) -> nn.Parameter:
-    """This rank's equal part along ``dim``. Raises ValueError where the size is no multiple of the group."""
-    if param.shape[dim] % group.size:
-        raise ValueError(
-            f"a parameter of shape {tuple(param.shape)}: dim {dim} must be a multiple of tp={group.size}"
-        )
-    part = param.detach().chunk(group.size, dim=dim)[group.rank].clone()
-    return nn.Parameter(part, requires_grad=param.requires_grad)
+def cut_parameter(
+    param: torch.Tensor, group: Group, *, dim: int, sections: Sequence[int] = ()
+) -> nn.Parameter:
+    """This rank's equal part along ``dim``, of each of the ``sections`` if the parameter is made of several.
+
+    Raises ValueError where a size is no multiple of the group.
+    """
+    parts = []
+    for section in param.detach().split(list(sections) or param.shape[dim], dim=dim):
+        if section.shape[dim] % group.size:
+            shape = tuple(section.shape)
+            raise ValueError(f"a parameter of shape {shape}: dim {dim} must be a multiple of tp={group.size}")
+        parts.append(section.chunk(group.size, dim=dim)[group.rank])
+    return nn.Parameter(torch.cat(parts, dim=dim), requires_grad=param.requires_grad)
 
 
 def cut_vocabulary(weight: torch.Tensor, group: Group) -> nn.Parameter:

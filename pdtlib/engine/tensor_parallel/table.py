@@ -36,6 +36,7 @@ from pdtlib.plan.spec import Model
 class ColumnCut:
     """Children of the module that all read its input: cut by columns, in whole multiples of ``unit`` columns.
 
+    ``sections`` are the columns of what a fused child computes, such as (q, k, v): each is cut by itself.
     ``shared`` children are whole on every rank but see its columns alone, so that their gradients are parts
     of a sum. ``own_randomness``: dropout inside the module works on this rank's part, so it draws from a
     stream of its own.
@@ -43,6 +44,7 @@ class ColumnCut:
 
     children: tuple[str, ...]
     unit: int = 1
+    sections: tuple[int, ...] = ()
     shared: tuple[str, ...] = ()
     own_randomness: bool = False
 
@@ -161,12 +163,13 @@ class Cutter:
         for child in style.children:
             full_name = f"{name}.{child}"
             linear = _linear(module.get_submodule(child), full_name)
-            if linear.out_features % (style.unit * self.group.size):
-                raise ValueError(
-                    f"{full_name}: {linear.out_features // style.unit} parts of {style.unit} columns do not "
-                    f"divide by tp={self.group.size}"
-                )
-            cut = ColumnLinear(linear, columns)
+            for size in style.sections or (linear.out_features,):
+                if size % (style.unit * self.group.size):
+                    raise ValueError(
+                        f"{full_name}: {size // style.unit} parts of {style.unit} columns do not divide by "
+                        f"tp={self.group.size}"
+                    )
+            cut = ColumnLinear(linear, columns, sections=style.sections)
             self._replace(full_name, cut)
             self.cut |= {id(param) for param in cut.parameters()}
         for child in style.shared:

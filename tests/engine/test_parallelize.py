@@ -1,0 +1,111 @@
+"""One job in many layouts: the same losses, step by step, and messages as planned."""
+
+import contextlib
+from typing import Any
+
+import pytest
+import torch
+
+from pdtlib.engine.dist import spawn
+from pdtlib.engine.loss import TokenMean
+from pdtlib.engine.mesh import build_mesh
+from pdtlib.engine.models import Transformer
+from pdtlib.engine.optimizer import ShardedAdamW
+from pdtlib.engine.parallelize import parallelize
+from pdtlib.plan.job import from_dict
+from pdtlib.plan.spec import Job, JobError
+
+MODEL = {
+    "layers": 2, "hidden": 32, "heads": 4, "kv_heads": 4, "ffn": 48, "vocab": 44, "seq": 16,
+    "activation": "swiglu", "norm": "rmsnorm",
+}  # fmt: skip
+STEPS = 12
+
+Layout = tuple[dict[str, Any], dict[str, Any]]
+LAYOUTS: dict[str, Layout] = {
+    "dp4": ({"dp": 4}, {}),
+    "tp4": ({"tp": 4}, {}),
+    "tp4 sp": ({"tp": 4}, {"sequence_parallel": True, "recompute": "full"}),
+    "cp4 ring": ({"cp": 4}, {}),
+    "cp4 ulysses": ({"cp": 4, "context": "ulysses"}, {"zero_stage": 1}),
+    "dp2 tp2 zero3": ({"dp": 2, "tp": 2}, {"zero_stage": 3}),
+    "dp2 tp2 zero1 sp": ({"dp": 2, "tp": 2}, {"zero_stage": 1, "sequence_parallel": True}),
+    "tp2 cp2 zero2 sp": ({"tp": 2, "cp": 2}, {"zero_stage": 2, "sequence_parallel": True}),
+    "dp2 cp2 zero3": ({"dp": 2, "cp": 2}, {"zero_stage": 3, "reshard_after_forward": False}),
+}
+
+
+def job_of(layout: Layout) -> Job:
+    parallel, train = layout
+    train = {"global_batch": 4, "micro_batch": 1, "precision": "fp32", **train}
+    return from_dict({"model": MODEL, "train": train, "parallel": parallel})
+
+
+def losses(job: Job) -> list[float]:
+    """The loss of every step, training on one fixed set of sequences."""
+    mesh = build_mesh(job.parallel)
+    model = Transformer(job.model, seed=1, recompute=job.train.recompute)
+    parts = parallelize(model, mesh, job)
+    optimizer = ShardedAdamW(parts.replica, lr=3e-3)
+    generator = torch.Generator().manual_seed(0)
+    data = torch.randint(job.model.vocab, (job.train.global_batch, job.model.seq + 1), generator=generator)
+    rows = data.chunk(mesh.group("dp").size)[mesh.group("dp").rank]
+    tokens, targets = parts.take(rows[:, :-1]), parts.take(rows[:, 1:])
+    found = []
+    for _ in range(STEPS):
+        mean = TokenMean(mesh.data, num_valid=targets.numel())
+        total = torch.zeros((), dtype=torch.float64)
+        micro_batches = list(zip(tokens.split(1), targets.split(1), strict=True))
+        for number, (inputs, wanted) in enumerate(micro_batches):
+            last = number == len(micro_batches) - 1
+            with contextlib.nullcontext() if last else parts.replica.no_sync():
+                loss = parts.loss_sum(parts.replica(inputs), wanted)
+                optimizer.scale(mean.loss(loss)).backward()
+            total += loss.detach()
+        parts.replica.finish_gradients()
+        found.append(mean.report(total))
+        optimizer.clip_grad_norm(1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return found
+
+
+def all_losses(layouts: list[Layout]) -> list[list[float]]:
+    return [losses(job_of(layout)) for layout in layouts]
+
+
+def test_every_layout_has_the_same_loss_curve() -> None:
+    """To 1e-5 over 12 steps in fp32, on every rank."""
+    (alone,) = spawn(all_losses, 1, [({}, {})])[0]
+    assert alone[-1] < 0.6 * alone[0], "it learns"
+    ranks = spawn(all_losses, 4, list(LAYOUTS.values()), timeout_s=280)
+    for found in ranks:
+        for name, curve in zip(LAYOUTS, found, strict=True):
+            assert curve == pytest.approx(alone, abs=1e-5), name
+
+
+def test_what_the_engine_does_not_train_is_refused() -> None:
+    wrong = from_dict(
+        {
+            "model": {**MODEL, "kv_heads": 2, "dropout": 0.1},
+            "train": {"global_batch": 8},
+            "parallel": {"tp": 4, "cp": 2, "pp": 2},
+        }
+    )
+    with pytest.raises(JobError) as error:
+        parallelize(Transformer(wrong.model), build_mesh(), wrong)
+    assert [problem.field for problem in error.value.problems] == [
+        "parallel.pp",
+        "parallel.tp",
+        "model.dropout",
+    ]
+    assert error.value.problems[1].valid == (1, 2)
+    few = from_dict(
+        {
+            "model": {**MODEL, "kv_heads": 2},
+            "train": {"global_batch": 8},
+            "parallel": {"tp": 2, "cp": 2, "context": "ulysses"},
+        }
+    )
+    with pytest.raises(JobError, match="ulysses: 1 key/value heads a rank do not divide by cp=2"):
+        parallelize(Transformer(few.model), build_mesh(), few)
