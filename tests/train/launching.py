@@ -7,8 +7,10 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from multiprocessing import forkserver
 from pathlib import Path
+from typing import ClassVar
 
 from pdtlib.engine.dist import spawn
 from pdtlib.engine.training.checks import check
@@ -70,8 +72,11 @@ def _train(options: Options) -> None:
 class Process(subprocess.Popen):
     """A process whose descendants can be found, in whatever session they are: all carry its mark."""
 
+    started: ClassVar[list["Process"]] = []
+
     def __init__(self, arguments: list[str], **env: str) -> None:
         self.mark = uuid.uuid4().hex
+        self.started.append(self)
         super().__init__(
             arguments,
             stdout=subprocess.PIPE,
@@ -95,19 +100,23 @@ class Process(subprocess.Popen):
                 found[int(folder.name)] = ranks[0] if ranks else ""
         return found
 
+    def kill_all(self) -> None:
+        """End whatever of the run still lives."""
+        for pid in self.alive():
+            os.kill(pid, signal.SIGKILL)
+
 
 def start(*arguments: object, command: list[str] | None = None, **env: str) -> Process:
     """Start ``pdt`` with ``arguments`` in a session of its own, as a terminal would."""
     return Process([*(command or PDT), *map(str, arguments)], **env)
 
 
-def finish(process: Process, *, timeout_s: float = 120.0) -> tuple[int, str, str]:
+def finish(process: Process, *, timeout_s: float = 300.0) -> tuple[int, str, str]:
     """Wait for the end; returns exit code, stdout and stderr. Fails if anything of the run is left."""
     try:
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        for pid in process.alive():
-            os.kill(pid, signal.SIGKILL)
+        process.kill_all()
         out, err = process.communicate()
         raise AssertionError(f"no end after {timeout_s} s\n{out}\n{err}") from None
     left = process.alive()
@@ -115,12 +124,12 @@ def finish(process: Process, *, timeout_s: float = 120.0) -> tuple[int, str, str
     return process.returncode, out, err
 
 
-def run(*arguments: object, timeout_s: float = 120.0, **env: str) -> tuple[int, str, str]:
+def run(*arguments: object, timeout_s: float = 300.0, **env: str) -> tuple[int, str, str]:
     """Run ``pdt`` to its end."""
     return finish(start(*arguments, **env), timeout_s=timeout_s)
 
 
-def wait_for(condition, *, timeout_s: float = 60.0) -> None:
+def wait_for(condition: Callable[[], bool], *, timeout_s: float = 300.0) -> None:
     """Poll until ``condition()`` is true."""
     stop = time.monotonic() + timeout_s
     while not condition():
