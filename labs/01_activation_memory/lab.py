@@ -1,6 +1,6 @@
 """Lab 01: what one Transformer layer keeps for its backward pass, against the formulas.
 
-Predicts every saved tensor with `pdtlib.plan.activations`, runs a real layer, collects the storages that
+Predicts every saved tensor with `pdtlib.plan`, runs a real layer, collects the storages that
 autograd saved, and compares them tensor by tensor. On a CPU every byte must agree, or the lab exits with 1.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ from typing import Any
 import saved
 import torch
 
-from pdtlib.plan.activations import Setting, layer_tensors
+from pdtlib.plan.activations import SavedTensor, Setting, layer_tensors
+from pdtlib.plan.activations_cpu import cpu_layer_tensors
 from pdtlib.plan.spec import Model
 
 LAUNCH = "python labs/01_activation_memory/lab.py"
@@ -56,57 +56,38 @@ def cases(preset: str) -> list[Case]:
     ]
 
 
-def kept_besides(model: Model, setting: Setting) -> Iterator[tuple[str, int, str]]:
-    """What PyTorch's CPU kernels keep that the plan, which describes GPU kernels, leaves out.
-
-    Yields (name, bytes, reason); a plan's own name means more bytes for that tensor.
-    """
-    if setting.recompute == "full":
-        return
-    tokens = setting.micro_batch * setting.seq
-    hidden, scores = tokens * model.hidden, tokens * model.heads * setting.seq
-    written_out = not setting.flash_attention and setting.recompute == "none"
-    if model.dropout > 0:
-        reason = "a bf16 mask: 2 bytes, on GPUs 1"
-        yield "attention dropout mask", hidden, reason
-        yield "mlp dropout mask", hidden, reason
-        if written_out:
-            yield "softmax dropout mask", scores, reason
-    if written_out:
-        yield saved.CAUSAL_MASK, setting.seq * setting.seq, "one byte a pair of positions"
-    if model.norm == "layernorm":
-        yield saved.NORM_STATISTICS, 2 * 2 * 2 * tokens, "mean and 1/deviation, both norms"
-        return
-    yield saved.NORM_STATISTICS, 2 * 4 * tokens, "1/root mean square, both norms"
-    for name in ("attn_norm input", "mlp_norm input"):
-        yield name, 2 * hidden, "kept as a copy in fp32: 4 bytes"
-    yield saved.NORM_COPY, 2 * 4 * hidden, "both norms, before their weight"
-    yield saved.ROTARY_TABLES, 4 * 2 * setting.seq * model.head_dim // 2, "cosines and sines, for q and k"
-    yield saved.CORE_OUTPUT, 2 * tokens * model.heads * model.head_dim, "copied to another layout for o"
+def predict(case: Case, *, device: torch.device) -> tuple[SavedTensor, ...]:
+    """What the plan says this device's kernels keep: GPU kernels as in the papers, or torch's on a CPU."""
+    if device.type != "cpu":
+        return layer_tensors(case.model, setting=case.setting)
+    tensors = cpu_layer_tensors(case.model, setting=case.setting)
+    if case.model.positions == "rotary" and case.setting.recompute != "full":
+        # One layer alone also keeps the cosines and sines, cast for q and cast for k.
+        table = case.setting.seq * case.model.head_dim // 2 * case.setting.element_bytes
+        tensors += (SavedTensor(saved.ROTARY_TABLES, 4 * table, "tensor", "the rotation's gradient"),)
+    return tensors
 
 
 def compare(case: Case, *, device: torch.device) -> dict[str, Any]:
     """Predict, run and compare one case; bytes."""
-    formula = {item.name: item.bytes for item in layer_tensors(case.model, setting=case.setting)}
-    extras: dict[str, tuple[int, str]] = {}
-    if device.type == "cpu":
-        extras = {name: (size, reason) for name, size, reason in kept_besides(case.model, case.setting)}
+    formula = {item.name: int(item.bytes) for item in layer_tensors(case.model, setting=case.setting)}
+    predicted = {item.name: item for item in predict(case, device=device)}
     measured = saved.name_tensors(
         saved.run_layer(case.model, case.setting, device=device), case.model, case.setting
     )
     rows = []
-    for name in [*formula, *(name for name in {**extras, **measured} if name not in formula)]:
-        more, reason = extras.get(name, (0, ""))
-        predicted = int(formula.get(name, 0)) + more
+    for name in [*formula, *(name for name in {**predicted, **measured} if name not in formula)]:
+        known = predicted.get(name)
+        expected = int(known.bytes) if known else 0
         rows.append(
             {
                 "tensor": name,
-                "formula_bytes": int(formula.get(name, 0)),
-                "kernel_bytes": more,
-                "predicted_bytes": predicted,
+                "formula_bytes": formula.get(name, 0),
+                "kernel_bytes": expected - formula.get(name, 0),
+                "predicted_bytes": expected,
                 "measured_bytes": measured.get(name, 0),
-                "error_bytes": measured.get(name, 0) - predicted,
-                "why": reason,
+                "error_bytes": measured.get(name, 0) - expected,
+                "why": known.why if known else "",
             }
         )
     columns = ("formula_bytes", "kernel_bytes", "predicted_bytes", "measured_bytes", "error_bytes")
@@ -126,7 +107,7 @@ def show(report: dict[str, Any]) -> None:
     print(f"\n{report['name'].strip()}")
     print(f"  {'tensor':29s} {'formula':>11s} {'+ kernels':>10s} {'measured':>11s} {'error':>6s}")
     for row in [*report["tensors"], {**report, "tensor": "total", "why": ""}]:
-        note = f"  {row['why']}" if row["why"] else ""
+        note = f"  {row['why']}" if row["kernel_bytes"] and row["why"] else ""
         print(
             f"  {row['tensor']:29s} {row['formula_bytes']:>11,d} {row['kernel_bytes']:>10,d} "
             f"{row['measured_bytes']:>11,d} {row['error_bytes']:>6,d}{note}"

@@ -92,12 +92,9 @@ def name_tensors(saved: list[Saved], model: Model, setting: Setting) -> dict[str
     return dict(bytes_by_name)
 
 
-NORM_STATISTICS = "norm statistics"
-NORM_COPY = "normalised input, fp32"
-CAUSAL_MASK = "causal mask"
 ROTARY_TABLES = "rotary tables"
-CORE_OUTPUT = "attention output, heads first"
-REPEATED = {NORM_STATISTICS, NORM_COPY, ROTARY_TABLES}
+REPEATED = {ROTARY_TABLES, "attn_norm statistics", "mlp_norm statistics"}
+"""Names under which several storages are added up: cosines and sines, mean and deviation."""
 
 
 def _candidates(item: Saved, model: Model, setting: Setting) -> list[str]:
@@ -110,7 +107,7 @@ def _candidates(item: Saved, model: Model, setting: Setting) -> list[str]:
     if module == "":
         return ["layer input"]
     if module in ("attn_norm", "mlp_norm"):
-        return [NORM_STATISTICS] if numel == tokens else [f"{module} input", NORM_COPY]
+        return [f"{module} statistics"] if numel == tokens else [f"{module} input", f"{module} normalised"]
     if module == "attn":
         return _attention_candidates(item, numel, model, setting)
     if module == "dropout":
@@ -124,7 +121,7 @@ def _candidates(item: Saved, model: Model, setting: Setting) -> list[str]:
 def _attention_candidates(item: Saved, numel: int, model: Model, setting: Setting) -> list[str]:
     tokens = setting.micro_batch * setting.seq
     if item.dtype == torch.bool:
-        return [CAUSAL_MASK]
+        return ["causal mask"]
     if item.dtype == torch.float32 and numel == tokens * model.heads:
         return ["log-sum-exp"]
     if numel == setting.seq * model.head_dim // 2:
@@ -132,7 +129,7 @@ def _attention_candidates(item: Saved, numel: int, model: Model, setting: Settin
     if numel == tokens * model.heads * setting.seq:
         return ["softmax output", "softmax dropout mask", "softmax dropout output"]
     # The fused kernel keeps its output. Where that is also the projection's input, the two share a storage.
-    output = CORE_OUTPUT if model.positions == "rotary" else "o input"
+    output = "attention output" if model.positions == "rotary" else "o input"
     if model.kv_heads == model.heads:
         return ["q", "k", "v", output]
     return ["k", "v"] if numel == tokens * model.kv_heads * model.head_dim else ["q", output]
