@@ -110,6 +110,12 @@ def _check(job: Job) -> None:
         "fp32",
     )
     rules.refuse(
+        train.zero_stage == 0 and train.grad_precision == "fp32" and train.precision in ("bf16", "fp16"),
+        "train.grad_precision",
+        f"without ZeRO its gradients are kept in {train.precision} as the parameters are",
+        "same",
+    )
+    rules.refuse(
         job.model.moe is not None,
         "model.moe",
         "experts are set up in the model's code, not in this file",

@@ -20,6 +20,8 @@ def to_megatron(job: Job) -> Export:
         f"launch {job.parallel.world_size} processes; data parallelism takes what the other degrees leave: "
         f"{job.parallel.dp}",
         "tokenizer, data and output paths are yours to add",
+        "CUDA_DEVICE_MAX_CONNECTIONS: "
+        + ("must not be 1" if job.train.zero_stage > 1 else "set it to 1 with tp or cp before Blackwell"),
     )
     return Export({"megatron.args": "\n".join(lines) + "\n"}, notes)
 
@@ -74,10 +76,11 @@ def _train(job: Job) -> Iterator[Flag]:
         yield "fp16", True
     if train.precision == "fp8":
         yield "fp8-format", "hybrid"
-    if train.grad_precision == "fp32" and train.precision in ("bf16", "fp8"):
+    if train.grad_precision == "fp32" and train.precision != "fp32":
         yield "accumulate-allreduce-grads-in-fp32", True
-    if train.flash_attention:
-        yield "attention-backend", "flash"
+    elif train.precision in ("bf16", "fp8"):
+        yield "grad-reduce-in-bf16", True  # otherwise bf16 takes fp32 gradients by itself
+    yield "attention-backend", "flash" if train.flash_attention else "unfused"
     if train.recompute == "full":
         yield "recompute-granularity", "full"
         yield "recompute-method", "uniform"
@@ -104,6 +107,7 @@ def _parallel(job: Job) -> Iterator[Flag]:
     if stage > 1:
         yield "use-megatron-fsdp", True
         yield "data-parallel-sharding-strategy", SHARDED[stage]
+        yield "ckpt-format", "fsdp_dtensor"  # the only one that its fully sharded parallelism takes
 
 
 def _check(job: Job) -> None:
@@ -142,6 +146,38 @@ def _check(job: Job) -> None:
         "fully sharded data parallelism needs 16-bit parameters",
         0,
         1,
+    )
+    sequences_per_round = train.micro_batch * parallel.dp * parallel.pp
+    rules.refuse(
+        parallel.pp > 1 and parallel.vpp > 1 and train.global_batch % sequences_per_round != 0,
+        "train.global_batch",
+        f"interleaving takes whole rounds of {parallel.pp} micro-batches, not {job.gradient_accumulation}",
+        *(n for n in (train.global_batch // sequences_per_round * sequences_per_round,) if n),
+        -(-train.global_batch // sequences_per_round) * sequences_per_round,
+    )
+    rules.refuse(
+        parallel.cp > 1 and job.model.seq % (2 * parallel.cp) != 0,
+        "model.seq",
+        f"{job.model.seq} tokens are no multiple of 2 x cp = {2 * parallel.cp}",
+    )
+    rules.refuse(
+        train.precision == "fp16" and parallel.ep > 1,
+        "train.precision",
+        "expert parallelism does not go with fp16",
+        "bf16",
+        "fp32",
+    )
+    rules.refuse(
+        train.flash_attention and train.precision == "fp32",
+        "train.flash_attention",
+        "its flash attention takes 16-bit numbers",
+        False,
+    )
+    rules.refuse(
+        train.warmup_steps >= train.steps,
+        "train.warmup_steps",
+        f"warm-up of {train.warmup_steps} steps must end before step {train.steps}",
+        train.steps - 1,
     )
     rules.refuse(
         train.sequence_parallel is False and parallel.tp > 1 and job.model.moe is not None,

@@ -1,6 +1,9 @@
 """A job for torchtitan: command-line options (0.3), and the same as TOML for versions up to 0.2."""
 
+import math
+
 from pdtlib.plan.export.common import Export, Rules
+from pdtlib.plan.schedule.rules import schedule_problems
 from pdtlib.plan.spec import Job
 
 SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "zb-v": "ZBVZeroBubble"}
@@ -38,7 +41,8 @@ def _options(job: Job) -> Options:
         "global_batch_size": train.global_batch,
         "seq_len": job.model.seq,
         "steps": train.steps,
-        "max_norm": train.clip_grad_norm,
+        # Without clipping every norm is small enough; 0 would scale all gradients to nothing.
+        "max_norm": train.clip_grad_norm or math.inf,
         "dtype": "float32",
         "mixed_precision_param": "float32" if train.precision == "fp32" else "bfloat16",
         "mixed_precision_reduce": "float32",
@@ -100,12 +104,16 @@ def _check(job: Job) -> None:
         *SCHEDULES,
     )
     chunks = parallel.pp * (2 if parallel.schedule == "zb-v" else parallel.vpp)
-    rules.refuse(
-        parallel.pp > 1 and parallel.schedule != "gpipe" and job.gradient_accumulation < parallel.pp,
-        "train.global_batch",
-        f"{job.gradient_accumulation} micro-batches are fewer than {parallel.pp} stages",
-        parallel.pp * train.micro_batch * parallel.dp,
-    )
+    if parallel.pp > 1 and parallel.schedule in SCHEDULES:
+        for problem in schedule_problems(
+            parallel.schedule,
+            stages=parallel.pp,
+            microbatches=job.gradient_accumulation,
+            chunks=parallel.vpp,
+            target="torch",
+        ):
+            batches = (int(str(n)) * train.micro_batch * parallel.dp for n in problem.valid)
+            rules.refuse(True, "train.global_batch", problem.message, *batches)
     rules.refuse(
         parallel.pp > 1 and model.layers < chunks,
         "parallel.pp",

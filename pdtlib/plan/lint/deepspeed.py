@@ -6,31 +6,25 @@ refuse them. Batch sizes are checked against each other as DeepSpeed does at sta
 
 import difflib
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pdtlib.plan.lint.deepspeed_keys import (
-    ANY,
-    BOOL,
-    FLOAT,
-    INT,
     LOOSE,
     REMOVED,
     RENAMED,
     STRICT,
-    TABLE,
-    TEXT,
     TOP,
     ZERO_DEPRECATED,
     ZERO_STAGES,
 )
+from pdtlib.plan.lint.kinds import Kind
 
 VERDICTS = ("ok", "deprecated", "ignored", "rejected", "unknown")
+MASTER_FLAGS = ("fp16_master_weights_and_grads", "bf16_master_weights_and_grads", "bf16_optimizer_states")
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-FLAG_WORDS = ("true", "false", "yes", "no", "on", "off", "t", "f", "y", "n", "0", "1")
-LOWEST = {"zero_optimization.reduce_bucket_size": 1}
+TRUE_WORDS = ("true", "yes", "on", "t", "y", "1")
 ELSEWHERE = {
     "pipeline_parallel": "stages come from PipelineModule(layers, num_stages=...)",
     "pipeline_type": "its only schedule is 1F1B",
@@ -87,17 +81,18 @@ def _top(data: Mapping[str, Any]) -> Iterator[Verdict]:
         if key in REMOVED:
             yield Verdict(key, "rejected", "removed from DeepSpeed; its configuration is refused")
         elif key in RENAMED:
-            name, kind = RENAMED[key]
-            yield Verdict(key, "deprecated", f"now called {name}")
-            yield from _kind(key, value, kind)
-            yield from _section(name, value, key)
+            yield Verdict(key, "deprecated", f"now called {RENAMED[key]}")
+            yield from _value(key, value, TOP[RENAMED[key]])
+            yield from _section(RENAMED[key], value, key)
         elif key not in TOP:
             hint = ELSEWHERE.get(key) or _near(key, TOP)
             yield Verdict(
                 key, "unknown", "no such section: passed over in silence" + (f"; {hint}" if hint else "")
             )
+        elif key == "zero_optimization" and isinstance(value, bool):
+            yield Verdict(key, "deprecated", "a flag means stage 1; write {stage: 1}")
         else:
-            wrong = list(_kind(key, value, TOP[key]))
+            wrong = list(_value(key, value, TOP[key]))
             yield from wrong or [Verdict(key, "ok", "read")]
             if not wrong:
                 yield from _section(key, value, key)
@@ -126,8 +121,7 @@ def _section(name: str, value: Any, path: str) -> Iterator[Verdict]:
                 yield Verdict(where, "unknown", "passed over in silence" + (f"; {hint}" if hint else ""))
         else:
             yield from _known(where, key, item, known[key], stage)
-            if known[key] == TABLE:
-                yield from _section(f"{name}.{key}", item, where)
+            yield from _section(f"{name}.{key}", item, where)
 
 
 def _stage(zero: Mapping[str, Any]) -> int:
@@ -136,95 +130,93 @@ def _stage(zero: Mapping[str, Any]) -> int:
     return int(text) if text.isdigit() else int(text == "True")
 
 
-def _known(where: str, key: str, item: Any, kind: str, stage: Any) -> Iterator[Verdict]:
-    wrong = list(_kind(where, item, kind))
+def _known(where: str, key: str, item: Any, kind: Kind, stage: int | None) -> Iterator[Verdict]:
+    wrong = list(_value(where, item, kind))
+    stages = ZERO_STAGES.get(key) if stage is not None else None
     if wrong:
         yield from wrong
-        return
-    stages = ZERO_STAGES.get(key) if stage is not None else None
-    if key.startswith("stage3_") and stage is not None:
-        stages = (3,)
-    if key == "stage" and stage is not None and _stage({"stage": item}) not in (0, 1, 2, 3):
+    elif key == "stage" and stage is not None and item != "auto" and stage not in (0, 1, 2, 3):
         yield Verdict(where, "rejected", "the stage is 0, 1, 2 or 3")
+    elif key == "compute_grad_norm" and stage not in (1, 2) and not _is_true(item) and item != "auto":
+        yield Verdict(where, "rejected", "false goes with stages 1 and 2 alone")
     elif stages is not None and stage not in stages:
         used = " and ".join(map(str, stages))
         yield Verdict(where, "ignored", f"only stage {used} reads it, and this is stage {stage}")
-    elif key == "device" and item not in ("none", "cpu", "nvme"):
-        yield Verdict(where, "rejected", "the device is none, cpu or nvme")
-    elif key == "compute_grad_norm" and not item and stage not in (1, 2):
-        yield Verdict(where, "rejected", "false goes with stages 1 and 2 alone")
     elif key == "sub_group_size" and stage is not None and stage < 3:
         yield Verdict(where, "ignored", "only stage 3 and offloading read it")
     else:
         yield Verdict(where, "ok", "read")
 
 
-def _kind(where: str, value: Any, kind: str) -> Iterator[Verdict]:
-    """A verdict if DeepSpeed cannot read the value as the key's kind.
-
-    Its classes are generous: a whole number may be a text of digits, a flag a word such as "yes". Scalars at
-    the top level are not checked but for the batch sizes. "auto" is left to whoever fills it in.
-    """
-    if kind == ANY or value == "auto" or value is None:
-        return
-    if kind == TABLE and where == "zero_optimization" and isinstance(value, bool):
-        yield Verdict(where, "deprecated", "a flag means stage 1; write {stage: 1}")
-        return
-    inside = "." in where and where.partition(".")[0] in STRICT
-    if not inside and kind != TABLE and where not in BATCH:
-        return
-    number = isinstance(value, int | float) and not (isinstance(value, float) and math.isnan(value))
-    digits = isinstance(value, str) and value.strip().lstrip("+-").isdigit()
-    fits = {
-        INT: (number and float(value).is_integer()) or (digits and inside),
-        FLOAT: number or (inside and _is_float(value)),
-        BOOL: isinstance(value, bool) or value in (0, 1) or str(value).lower() in FLAG_WORDS,
-        TEXT: isinstance(value, str),
-        TABLE: isinstance(value, Mapping),
-    }[kind]
-    if not fits:
-        yield Verdict(where, "rejected", f"must be of kind {kind}, not {json.dumps(value)}")
-    elif kind == INT and inside and float(value) < LOWEST.get(where, 0):
-        yield Verdict(where, "rejected", f"must be at least {LOWEST.get(where, 0)}, not {value}")
+def _value(where: str, value: Any, kind: Kind) -> Iterator[Verdict]:
+    """A verdict if DeepSpeed cannot read the value."""
+    reason = kind.wrong(value)
+    if reason and value == "auto":
+        reason += "; only Hugging Face's Trainer fills it in"
+    if reason:
+        yield Verdict(where, "rejected", reason)
 
 
-def _is_float(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return True
+def _is_true(value: Any) -> bool:
+    return value.lower() in TRUE_WORDS if isinstance(value, str) else bool(value)
 
 
 def _whole(data: Mapping[str, Any]) -> Iterator[Verdict]:
     """What concerns the configuration as a whole."""
-    batch, micro, steps = (data.get(name) for name in BATCH)
-    if batch is None and micro is None:
-        yield Verdict(
-            "", "rejected", "either train_batch_size or train_micro_batch_size_per_gpu must be given"
-        )
-    numbers = [
-        value for value in (batch, micro, steps) if isinstance(value, int) and not isinstance(value, bool)
-    ]
-    if len(numbers) == 3 and (numbers[1] * numbers[2] == 0 or numbers[0] % (numbers[1] * numbers[2])):
-        message = f"{batch} is no multiple of micro-batch x accumulation = {micro} x {steps}"
-        yield Verdict("train_batch_size", "rejected", message)
-    enabled = [
-        name
-        for name in ("fp16", "bf16")
-        if isinstance(data.get(name), Mapping) and data[name].get("enabled") is True
-    ]
+    yield from _batch(*(data.get(name) for name in BATCH))
+    sections = {name: _table(data, name) for name in ("fp16", "bf16", "zero_optimization", "data_types")}
+    if "bf16" not in data:
+        sections["bf16"] = _table(data, "bfloat16")
+    enabled = [name for name in ("fp16", "bf16") if _is_true(sections[name].get("enabled", False))]
     if len(enabled) == 2:
         yield Verdict("bf16", "rejected", "bf16 and fp16 cannot both be enabled")
     if not enabled and "torch_autocast" not in data:
         yield Verdict("", "ok", "no bf16 or fp16 section: DeepSpeed trains in fp32")
-    zero = data.get("zero_optimization")
-    stage = _stage(zero) if isinstance(zero, Mapping) else 0
-    pipeline = data.get("pipeline")
-    stages = pipeline.get("stages") if isinstance(pipeline, Mapping) else None
+    flag = data.get("zero_optimization") is True
+    stage = 1 if flag else _stage(sections["zero_optimization"])
+    for name in MASTER_FLAGS:
+        section = name.partition("_")[0]
+        if _is_true(sections[section].get(name, False)) and stage == 0:
+            yield Verdict(f"{section}.{name}", "rejected", "it goes with ZeRO stages 1, 2 and 3 alone")
+    bf16 = sections["bf16"]
+    if _is_true(bf16.get(MASTER_FLAGS[2], False)) and not _is_true(bf16.get(MASTER_FLAGS[1], False)):
+        yield Verdict(f"bf16.{MASTER_FLAGS[2]}", "rejected", f"it needs {MASTER_FLAGS[1]}")
+    if data.get("gradient_allreduce_op") == "sum" and stage == 3:
+        yield Verdict("gradient_allreduce_op", "rejected", "sum does not go with stage 3")
+    kept = {"fp16": "fp16", "bf16": "bf16"}.get(enabled[0] if enabled else "", "fp32")
+    wanted = sections["data_types"].get("grad_accum_dtype")
+    if stage == 0 and isinstance(wanted, str) and wanted in ("fp16", "bf16", "fp32") and wanted != kept:
+        message = (
+            f"without ZeRO gradients are kept as the model is, in {kept}; refused by the engine at start"
+        )
+        yield Verdict("data_types.grad_accum_dtype", "rejected", message)
+    stages = _table(data, "pipeline").get("stages")
     if isinstance(stages, int) and stages > 1 and stage in (2, 3):
         message = "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism"
         yield Verdict("zero_optimization.stage", "rejected", message)
+
+
+def _batch(batch: Any, micro: Any, steps: Any) -> Iterator[Verdict]:
+    """The three sizes fit each other, on some number of data-parallel ranks."""
+    if batch is None and micro is None:
+        yield Verdict(
+            "", "rejected", "either train_batch_size or train_micro_batch_size_per_gpu must be given"
+        )
+    numbers = [value for value in (batch, micro, steps) if value is not None]
+    if batch is None or len(numbers) < 2 or not all(isinstance(value, int | float) for value in numbers):
+        return
+    product = (1 if micro is None else micro) * (1 if steps is None else steps)
+    if product > 0 and batch > 0 and batch % product:
+        words = " x ".join(
+            word for word, size in (("micro-batch", micro), ("accumulation", steps)) if size is not None
+        )
+        message = f"{batch} is no multiple of {words} = {' x '.join(map(str, numbers[1:]))}"
+        yield Verdict("train_batch_size", "rejected", message)
+
+
+def _table(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = data.get(name)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _near(key: str, known: Mapping[str, Any]) -> str:
