@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
@@ -213,7 +212,6 @@ def test_the_first_move_of_each_control_is_answered_from_the_table(visit, case, 
     times = on.root.evaluate("(root) => root.times")
     assert len(times) >= moved
     record_property(f"ms: first move from the table, {on.explorer.id}", times)
-    assert statistics.median(times) < 1000, "from the table, and no slower than a second on any machine"
 
 
 @pytest.mark.parametrize("case", EXPLORERS, ids=case_id)
