@@ -10,9 +10,8 @@ from typing import Any
 
 from pdtlib.plan.flats import gathered_bytes
 from pdtlib.plan.job import Job, from_dict
+from pdtlib.plan.memory import recomputed_layer_bytes
 from pdtlib.plan.predict import predict
-
-STATES = ("params", "grads", "optimizer")
 
 
 class NoRun(ValueError):
@@ -23,7 +22,9 @@ def compare(run_dir: Path) -> list[dict[str, Any]]:
     """Rows {quantity, predicted, measured, error}; the error is relative to the prediction.
 
     Bytes and counts are per rank, the largest of all ranks where they differ. Activations are what autograd
-    kept, the loss's logits included. Raises :class:`NoRun` for a directory without a run.
+    kept, the loss's logits included; buffers are the whole parameters and gradients that ZeRO holds for a
+    moment; ``pdt predict`` adds what no meter of the run sees, a layer while it is recomputed and the logits
+    before they are turned into fp32. Raises :class:`NoRun` for a directory without a run.
     """
     job = from_dict(_read(run_dir / "job.json"))
     memory, ledger = _read(run_dir / "memory.json"), _read(run_dir / "ledger.json")
@@ -56,14 +57,18 @@ def _memory(
     job: Job, predicted: dict[str, Any], memory: dict[str, Any]
 ) -> Iterator[tuple[str, float, float]]:
     most = {name: max(rank[name] for rank in memory["ranks"]) for name in memory["ranks"][0]}
-    stage = max(predicted["memory"]["stages"], key=lambda stage: stage["total"])
-    for name in STATES:
-        yield f"memory.{name}", stage[name], most[name]
-    gathered = gathered_bytes(job)
-    kept = stage["activations"] + stage["logits"] + stage["buffers"] - gathered  # buffers: also 16-bit logits
-    yield "memory.activations", kept, most["activations"]
-    yield "memory.buffers", gathered, most["buffers"]
-    yield "memory.total", stage["total"], most["total"]
+    stage = predicted["memory"]["stages"][0]
+    kept = stage["activations"] + stage["logits"]
+    if job.train.recompute == "full":
+        kept -= recomputed_layer_bytes(job)
+    expected = {
+        **{name: stage[name] for name in ("params", "grads", "optimizer")},
+        "activations": kept,
+        "buffers": gathered_bytes(job),
+    }
+    for name, value in expected.items():
+        yield f"memory.{name}", value, most[name]
+    yield "memory.total", sum(expected.values()), most["total"]
 
 
 def _comm(predicted: dict[str, Any], ledger: dict[str, Any]) -> Iterator[tuple[str, float, float]]:

@@ -11,7 +11,7 @@ import errno
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
@@ -97,11 +97,17 @@ def train(run: Run) -> None:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate
 
-            inputs, targets = run.batches.take(step, first=dp.rank * per_rank, count=per_rank)
-            mean = TokenMean(dp, num_valid=int((targets != IGNORED).sum()), device=device)
+            starts = range(dp.rank * per_rank, (dp.rank + 1) * per_rank, settings.micro_batch)
+            micro_batches = [
+                tuple(
+                    part.to(device) for part in run.batches.take(step, first=at, count=settings.micro_batch)
+                )
+                for at in starts
+            ]
+            num_valid = sum(int((targets != IGNORED).sum()) for _, targets in micro_batches)
+            mean = TokenMean(dp, num_valid=num_valid, device=device)
             loss_sum = torch.zeros((), dtype=torch.float64, device=device)
-            micro_batches = list(_micro_batches(inputs, targets, settings.micro_batch, device))
-            for index, (tokens, following) in enumerate(micro_batches):
+            for index, (tokens, targets) in enumerate(micro_batches):
                 if job.model.dropout:
                     seed_dropout(settings.seed, step, dp.rank * len(micro_batches) + index)
                 with ExitStack() as stack:
@@ -109,7 +115,7 @@ def train(run: Run) -> None:
                     if index < len(micro_batches) - 1:
                         stack.enter_context(replica.no_sync())
                     with report.timeline.span("compute", "forward"):
-                        part = token_loss_sum(replica(tokens), following)
+                        part = token_loss_sum(replica(tokens), targets)
                     with report.timeline.span("compute", "backward"):
                         optimizer.scale(mean.loss(part)).backward()
                 loss_sum += part.detach()
@@ -165,13 +171,6 @@ def seed_dropout(seed: int, step: int, micro_batch: int) -> None:
     """Let the masks of a micro-batch, numbered over the global batch, be the same on every layout."""
     digest = hashlib.sha256(f"dropout:{seed}:{step}:{micro_batch}".encode()).digest()
     torch.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-
-
-def _micro_batches(
-    inputs: Tensor, targets: Tensor, size: int, device: torch.device
-) -> Iterator[tuple[Tensor, Tensor]]:
-    for tokens, following in zip(inputs.split(size), targets.split(size), strict=True):
-        yield tokens.to(device), following.to(device)
 
 
 def save_checkpoint(out: Path, optimizer: ShardedAdamW, *, step: int) -> Path:
