@@ -141,7 +141,10 @@ def test_torchtitans_options_and_toml_agree():
     for line in files["torchtitan.args"].splitlines():
         path, _, value = line.removeprefix("--").partition(" ")
         section, _, name = path.partition(".")
-        assert str(table[section][name]) == value
+        if value:
+            assert str(table[section][name]) == value
+        else:
+            assert table[section][name.removeprefix("no_")] is not name.startswith("no_")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ def to_torchtitan(job: Job) -> Export:
     _check(job)
     options = _options(job)
     lines = [
-        f"--{section}.{name} {value}" for section, table in options.items() for name, value in table.items()
+        _option(section, name, value) for section, table in options.items() for name, value in table.items()
     ]
     notes = [
         f"launch {job.parallel.world_size} processes with --module llama3 --config of the model's size",
@@ -69,6 +69,12 @@ def _options(job: Job) -> Options:
             "pipeline_parallel_last_stage_less_layers": 0,
         }
     return {"training": training, "parallelism": degrees}
+
+
+def _option(section: str, name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return f"--{section}.{'' if value else 'no_'}{name}"
+    return f"--{section}.{name} {value}"
 
 
 def _toml(value: object) -> str:

@@ -113,7 +113,7 @@ def _section(name: str, value: Any, path: str) -> Iterator[Verdict]:
             yield Verdict(where, "deprecated", f"use {ZERO_DEPRECATED[key]}")
         elif key not in known:
             hint = _near(key, known)
-            if strict is not None:
+            if strict is not None and item != "auto":
                 yield Verdict(
                     where, "rejected", "extra inputs are not permitted" + (f"; {hint}" if hint else "")
                 )
@@ -127,7 +127,7 @@ def _section(name: str, value: Any, path: str) -> Iterator[Verdict]:
 def _stage(zero: Mapping[str, Any]) -> int:
     """The ZeRO stage, from a number or a text of digits; 0 where it is neither."""
     text = str(zero.get("stage", 0)).partition(".0")[0]
-    return int(text) if text.isdigit() else int(text == "True")
+    return int(text) if text.lstrip("-").isdigit() else int(text == "True")
 
 
 def _known(where: str, key: str, item: Any, kind: Kind, stage: int | None) -> Iterator[Verdict]:

@@ -40,14 +40,16 @@ DTYPE = choice("fp16", "bf16", "fp32", optional=True, auto=False)
 TOP: Keys = {
     **_keys(BATCH_SIZE, "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps"),
     **_keys(SECTION, "optimizer scheduler fp16 torch_autocast zero_optimization activation_checkpointing"),
-    **_keys(SECTION, "pipeline tensor_parallel expert_parallel data_types checkpoint comms_logger timers"),
+    **_keys(SECTION, "pipeline tensor_parallel data_types checkpoint comms_logger"),
     **_keys(SECTION, "flops_profiler autotuning data_efficiency hybrid_engine compile weight_quantization"),
     **_keys(SECTION_OR_NULL, "bf16 aio"),
+    "expert_parallel": Kind(name="table or nothing", auto=False),
+    "timers": Kind(name="table or text", auto=False),
     **_keys(TABLE, "tensorboard wandb comet csv_monitor"),
     **_keys(DTYPE, "communication_data_type seq_parallel_communication_data_type"),
     "gradient_allreduce_op": choice("mean", "sum", auto=False),
-    "wall_clock_breakdown": Kind(name="int", lax=False, auto=False),
-    "vocabulary_size": Kind(name="float", lax=False, auto=False, optional=True),
+    "wall_clock_breakdown": Kind(name="whole number", auto=False),
+    "vocabulary_size": Kind(name="number or nothing", auto=False),
     **_keys(ANY, "managed_gradient_accumulation prescale_gradients gradient_predivide_factor"),
     **_keys(ANY, "gradient_clipping zero_allow_untested_optimizer zero_force_ds_cpu_optimizer"),
     **_keys(ANY, "steps_per_print memory_breakdown dump_state disable_allgather disable_python_gc"),
@@ -94,7 +96,7 @@ ZERO: Keys = {
     **_keys(BOOL, "log_trace_cache_warnings enable_sanity_checks save_muon_momentum_buffer_in_memory"),
     "overlap_comm": BOOL_OR_NULL,
     **_keys(TABLE_OR_NULL, "offload_param offload_optimizer zenflow"),
-    "leaf_module": TABLE,
+    "leaf_module": TABLE_OR_NULL,
     **STAGE_3,
     **{f"stage3_{name}": kind for name, kind in STAGE_3.items()},
 }
@@ -138,10 +140,11 @@ STRICT: dict[str, Keys] = {
     },
     "zero_optimization.leaf_module": _keys(TEXTS, "classes names name_suffixes"),
     "zero_optimization.zenflow": {
-        "topk_ratio": Kind(name="float", above=0, high=1),
+        "topk_ratio": Kind(name="float", above=0, below=1),
         **_keys(FRACTION, "auto_ratio pt_reserved_cores_perc"),
-        "select_strategy": TEXT,
-        **_keys(ANY, "select_interval update_interval"),
+        "select_strategy": choice("auto", "step", "epoch"),
+        "select_interval": Kind(name="int", lax=False),
+        "update_interval": Kind(name="int", low=1, lax=False),
         **_keys(BOOL, "overlap_step offload"),
         "full_warm_up_rounds": INT,
         "steps_per_epoch": Kind(name="int", optional=True),
@@ -213,11 +216,11 @@ LOOSE: dict[str, Keys] = {
         "partition_activations contiguous_memory_optimization cpu_checkpointing number_checkpoints "
         "synchronize_checkpoint_boundary profile",
     ),
-    "optimizer": {"type": TEXT, "params": ANY, "legacy_fusion": ANY},
+    "optimizer": {"type": TEXT_OR_NULL, "params": ANY, "legacy_fusion": ANY},
     "scheduler": {"type": ANY, "params": ANY},
     "data_types": {
         **_keys(ANY, "grad_accum_dtype param_dtype buffer_dtype"),
-        "keep_in_fp32_modules": Kind(name="list of texts", optional=True),
+        "keep_in_fp32_modules": Kind(name="list of texts"),
     },
     "torch_autocast": {
         "enabled": ANY,
@@ -226,26 +229,31 @@ LOOSE: dict[str, Keys] = {
             *("fp32", "float32", "torch.float32", "float", "int8", "torch.int8"),
             auto=False,
         ),
-        "lower_precision_safe_modules": TEXTS,
+        "lower_precision_safe_modules": Kind(name="texts", auto=False),
     },
     "checkpoint": {
         **_keys(ANY, "checkpoint_serialization load_universal use_node_local_storage"),
-        "tag_validation": choice("warn", "ignore", "fail", "WARN", "IGNORE", "FAIL"),
+        "tag_validation": choice("warn", "ignore", "fail", "WARN", "IGNORE", "FAIL", auto=False),
         **_keys(SECTION, "parallel_write"),
         "writer": SECTION_OR_NULL,
     },
-    "flops_profiler": _keys(
-        ANY, "enabled recompute_fwd_factor profile_step module_depth top_modules detailed output_file"
-    ),
-    "autotuning": _keys(
-        ANY,
-        "arg_mappings enabled end_profile_step exps_dir fast max_train_batch_size "
-        "max_train_micro_batch_size_per_gpu metric metric_path min_train_batch_size "
-        "min_train_micro_batch_size_per_gpu model_info model_info_path mp_size "
-        "num_tuning_micro_batch_sizes overwrite results_dir start_profile_step tuner_early_stopping "
-        "tuner_num_trials tuner_type",
-    ),
-    "data_efficiency": _keys(ANY, "enabled seed data_sampling data_routing"),
+    "flops_profiler": {
+        "enabled": Kind(name="whole number", auto=False),
+        **_keys(ANY, "recompute_fwd_factor profile_step module_depth top_modules detailed output_file"),
+    },
+    "autotuning": {
+        **_keys(Kind(name="not empty"), "exps_dir results_dir"),
+        "model_info": SECTION_OR_NULL,
+        **_keys(
+            ANY,
+            "arg_mappings enabled end_profile_step fast max_train_batch_size "
+            "max_train_micro_batch_size_per_gpu metric metric_path min_train_batch_size "
+            "min_train_micro_batch_size_per_gpu model_info_path mp_size "
+            "num_tuning_micro_batch_sizes overwrite start_profile_step tuner_early_stopping "
+            "tuner_num_trials tuner_type",
+        ),
+    },
+    "data_efficiency": {**_keys(ANY, "enabled seed"), **_keys(SECTION, "data_sampling data_routing")},
     "aio": _keys(ANY, "block_size intra_op_parallelism overlap_events queue_depth single_submit use_gds"),
     "timers": {"throughput": SECTION},
     "expert_parallel": {

@@ -15,15 +15,17 @@ FLAG_WORDS = ("true", "false", "yes", "no", "on", "off", "t", "f", "y", "n", "0"
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """``name`` is what readers see; ``low`` and ``high`` bound numbers, ``above`` excludes its own value.
+    """``name`` is what readers see; ``low`` and ``high`` bound numbers, ``above`` and ``below`` strictly.
 
     ``optional``: null will do. ``auto``: so will "auto". ``lax``: a text may stand for a number or a flag.
+    ``flags``: true and false count as numbers.
     """
 
     name: str
     low: float | None = None
     above: float | None = None
     high: float | None = None
+    below: float | None = None
     choices: tuple[str, ...] = ()
     optional: bool = False
     auto: bool = True
@@ -47,6 +49,8 @@ class Kind:
             return f"must be more than {self.above:g}, not {value}"
         if self.high is not None and number > self.high:
             return f"must be at most {self.high:g}, not {value}"
+        if self.below is not None and number >= self.below:
+            return f"must be less than {self.below:g}, not {value}"
         return ""
 
 
@@ -76,6 +80,10 @@ def _is_flag(kind: Kind, value: Any) -> bool:
     return isinstance(value, bool | int | float) and value in (0, 1)
 
 
+def _is_list_of_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
 _CHECKS: dict[str, Callable[[Kind, Any], bool]] = {
     "any": lambda kind, value: True,
     "int": _is_whole,
@@ -85,9 +93,14 @@ _CHECKS: dict[str, Callable[[Kind, Any], bool]] = {
     "choice": lambda kind, value: isinstance(value, str) and value in kind.choices,
     "table": lambda kind, value: isinstance(value, Mapping),
     "list": lambda kind, value: isinstance(value, list),
-    "list of texts": lambda kind, value: (
-        isinstance(value, list) and all(isinstance(item, str) for item in value)
-    ),
+    "list of texts": lambda kind, value: _is_list_of_texts(value),
+    "list or text": lambda kind, value: isinstance(value, str) or _is_list_of_texts(value),
+    "texts": lambda kind, value: isinstance(value, str | Mapping) or _is_list_of_texts(value),
+    "table or nothing": lambda kind, value: not value or isinstance(value, Mapping),
+    "table or text": lambda kind, value: isinstance(value, Mapping | str | list),
+    "number or nothing": lambda kind, value: not value or isinstance(value, int | float),
+    "whole number": lambda kind, value: isinstance(value, int),
+    "not empty": lambda kind, value: bool(value),
     "no JSON value": lambda kind, value: False,
 }
 
@@ -104,7 +117,7 @@ BOOL, BOOL_OR_NULL = Kind(name="bool"), Kind(name="bool", optional=True)
 TEXT, TEXT_OR_NULL = Kind(name="text"), Kind(name="text", optional=True)
 TABLE, TABLE_OR_NULL = Kind(name="table"), Kind(name="table", optional=True)
 LIST, LIST_OR_NULL = Kind(name="list"), Kind(name="list", optional=True)
-TEXTS = Kind(name="list of texts")
+TEXTS = Kind(name="list or text")
 NOTHING = Kind(name="no JSON value")
 # Sections that DeepSpeed opens as they are: neither null nor "auto" will do.
 SECTION = Kind(name="table", auto=False)
