@@ -5,6 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
   "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
+TARGETS := .venv-targets
 FRONT := pdtlib/book/front
 LAB ?= 02
 PORT ?= 8000
@@ -14,11 +15,12 @@ JOBS ?= 2
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help environment book test test-suites serve lab check format notebooks browser clean
+.PHONY: help environment book test test-targets serve lab check format notebooks browser clean
 
 help:
 	@echo "make book        the site, in _build/html (every notebook is executed)"
 	@echo "make test        the site, then every test and every check"
+	@echo "make test-targets  DeepSpeed, torchtitan and megatron-core read what pdt exports (part of make test)"
 	@echo "make serve       the site on http://127.0.0.1:$(PORT)/ (PORT=...)"
 	@echo "make lab LAB=02  one lab on this machine"
 	@echo "make check       lint, format, types, floors, spelling, notebooks' form"
@@ -48,6 +50,19 @@ book: environment
 test: book
 	-@$(BIN)/python -m pdtlib.book.browser --install
 	@$(BIN)/python -m pdtlib.book.suites --jobs $(JOBS)
+
+# The targets stand over .venv, which stays as it is: its packages are found through a .pth file.
+test-targets: $(TARGETS)/.installed
+	@$(TARGETS)/bin/python -m pytest -q -p no:cacheprovider -W ignore --durations=15 --durations-min=5 tests/targets
+
+$(TARGETS)/.installed: tests/targets/requirements.txt $(VENV)/.installed
+	@rm -rf $(TARGETS)
+	@$(BIN)/python -m venv --without-pip $(TARGETS)
+	@site=$$($(TARGETS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$site/book.pth" && \
+	DS_BUILD_OPS=0 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target "$$site" \
+	  -r tests/targets/requirements.txt
+	@touch $@
 
 serve: book
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 MULTIPROCESS = ("engine", "train", "exercises", "cli", "labs")
 BROWSER = ("site",)
+ELSEWHERE = ("targets",)  # in a Python environment of its own
 CELL_TIMEOUT_S = 300
 
 
@@ -50,7 +51,7 @@ def suites(jobs: int, root: Path = ROOT) -> Iterator[Suite]:
         ],
     )
     folders = sorted(path.name for path in (root / "tests").iterdir() if list(path.rglob("test_*.py")))
-    light = [f"tests/{name}" for name in folders if name not in MULTIPROCESS + BROWSER]
+    light = [f"tests/{name}" for name in folders if name not in MULTIPROCESS + BROWSER + ELSEWHERE]
     alone = [f"tests/{name}" for name in folders if name in MULTIPROCESS]
     parallel = ["-n", str(jobs)]
     yield Suite(
@@ -58,6 +59,7 @@ def suites(jobs: int, root: Path = ROOT) -> Iterator[Suite]:
         commands=[[*pytest, *parallel, "--doctest-modules", "pdtlib/plan", "pdtlib/figures", *light]],
     )
     yield Suite(name="processes", commands=[[*pytest, *alone]])
+    yield Suite(name="targets", commands=[["make", "--no-print-directory", "test-targets"]])
     nbval = ["--nbval", "--nbval-current-env", f"--nbval-cell-timeout={CELL_TIMEOUT_S}"]
     nbval += ["--nbval-sanitize-with", "tests/nbval_sanitize.cfg", *parallel, "--dist", "loadscope"]
     books = [str(path.relative_to(root)) for path in normalise.notebooks(root)]

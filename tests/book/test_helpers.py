@@ -143,6 +143,9 @@ def test_an_unknown_lab_is_a_wrong_call(capsys):
 
 def test_every_folder_of_tests_is_in_a_suite():
     named = " ".join(part for suite in suites.suites(2) for command in suite.commands for part in command)
+    assert "test-targets" in named
+    named += " tests/targets"  # which is what the Makefile's test-targets runs
+    assert "$(TARGETS)/bin/python -m pytest" in (ROOT / "Makefile").read_text(encoding="utf-8")
     for path in (ROOT / "tests").rglob("test_*.py"):
         folder = path.relative_to(ROOT).parent.as_posix()
         assert any(part == folder or folder.startswith(part + "/") for part in named.split()), folder
