@@ -52,8 +52,16 @@ def test_a_wrong_field_is_named(tmp_path: Path, change: str, told: str) -> None:
 
 def test_every_reason_is_given_at_once(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
-    text = problems(tmp_path, changes=("parallel.pp=2",), steps=0, data=(tmp_path / "none.txt",))
-    for told in ("parallel.pp", "--steps", "--out", "none.txt: there is no such file"):
+    options = {"steps": 0, "data": (tmp_path / "none.txt",), "device": "gpu", "checkpoint_every": -1}
+    text = problems(tmp_path, changes=("parallel.pp=2",), **options)
+    for told in (
+        "parallel.pp",
+        "--steps",
+        "--out",
+        "--device",
+        "--checkpoint-every",
+        "none.txt: there is no",
+    ):
         assert told in text
 
 

@@ -13,7 +13,7 @@ import torch
 from pdtlib.engine.data import Batches, Corpus
 from pdtlib.engine.training.checkpoint_index import CheckpointError, demand_intact
 from pdtlib.engine.training.failures import Refused
-from pdtlib.engine.training.options import Options, read_change
+from pdtlib.engine.training.options import DEVICES, Options, read_change
 from pdtlib.engine.training.run_dir import FILES, checkpoints, read_job
 from pdtlib.plan import memory, params
 from pdtlib.plan.job import Job, JobError, Problem, load, replace
@@ -46,7 +46,7 @@ def check(options: Options, *, world_size: int | None, local_world_size: int) ->
     ``world_size`` None means that as many ranks will be started as the job needs.
     """
     job = _load(options)
-    problems = [*_engine_limits(job), *_numbers(options)]
+    problems = [*_engine_limits(job), *_options(options)]
     needed = job.parallel.world_size
     if world_size is not None and needed != world_size:
         problems.append(
@@ -123,7 +123,9 @@ def _engine_limits(job: Job) -> Iterator[Problem]:
         yield Problem("train.precision", message, ("fp32", "bf16", "fp16"))
 
 
-def _numbers(options: Options) -> Iterator[Problem]:
+def _options(options: Options) -> Iterator[Problem]:
+    if options.device not in DEVICES:
+        yield Problem("--device", f"{options.device!r} is not one of its values", DEVICES)
     if options.steps is not None and options.steps < 1:
         yield Problem("--steps", f"must be at least 1, not {options.steps}")
     if options.checkpoint_every < 0:
