@@ -135,6 +135,27 @@ def test_torchtitan_pipelines_take_all_micro_batches_at_once():
     assert table["parallelism"]["pipeline_parallel_layers_per_stage"] == 4
 
 
+def test_no_clipping():
+    """0 means none in a job, in DeepSpeed and in Megatron-LM; torchtitan would scale every gradient to 0."""
+    job = job_with({"clip_grad_norm": 0.0})
+    assert deepspeed(job)["gradient_clipping"] == 0
+    assert float(megatron(job)["clip-grad"]) == 0
+    assert torchtitan(job)["training"]["max_norm"] == float("inf")
+
+
+@pytest.mark.parametrize(("precision", "grads"), [("bf16", "same"), ("bf16", "fp32"), ("fp16", "fp32")])
+def test_megatrons_gradients_have_the_jobs_precision(precision, grads):
+    """Megatron-LM turns fp32 gradients on for bf16 by itself, so that bf16 ones must be asked for."""
+    flags = megatron(job_with({"precision": precision, "grad_precision": grads}))
+    assert ("accumulate-allreduce-grads-in-fp32" in flags) == (grads == "fp32")
+    assert ("grad-reduce-in-bf16" in flags) == (precision == "bf16" and grads == "same")
+
+
+def test_megatrons_fully_sharded_parallelism_has_one_checkpoint_format():
+    assert megatron(job_with({"zero_stage": 3}, {"dp": 2}))["ckpt-format"] == "fsdp_dtensor"
+    assert "ckpt-format" not in megatron(job_with({"zero_stage": 1}, {"dp": 2}))
+
+
 def test_torchtitans_options_and_toml_agree():
     files = export(job_with(parallel={"dp": 4}), to="torchtitan").files
     table = tomllib.loads(files["torchtitan.toml"])
@@ -159,6 +180,11 @@ def test_torchtitans_options_and_toml_agree():
         ("megatron", {}, {"pp": 4, "schedule": "zb-h1"}, {}, "parallel.schedule"),
         ("megatron", {"zero_stage": 3}, {"pp": 2, "dp": 2}, {}, "train.zero_stage"),
         ("megatron", {"global_batch": 12}, {"pp": 4, "vpp": 2}, {}, "train.global_batch"),
+        ("deepspeed", {"grad_precision": "fp32"}, {}, {}, "train.grad_precision"),
+        ("megatron", {}, {"cp": 2}, {"seq": 4098}, "model.seq"),
+        ("megatron", {"precision": "fp32", "flash_attention": True}, {}, {}, "train.flash_attention"),
+        ("megatron", {"steps": 10, "warmup_steps": 10}, {}, {}, "train.warmup_steps"),
+        ("torchtitan", {"global_batch": 22}, {"pp": 2, "vpp": 2}, {}, "train.global_batch"),
         ("torchtitan", {"zero_stage": 1}, {"dp": 2}, {}, "train.zero_stage"),
         ("torchtitan", {"precision": "fp16"}, {}, {}, "train.precision"),
         ("torchtitan", {"global_batch": 4}, {"pp": 4}, {}, "train.global_batch"),

@@ -147,14 +147,6 @@ def _check(job: Job) -> None:
         0,
         1,
     )
-    sequences_per_round = train.micro_batch * parallel.dp * parallel.pp
-    rules.refuse(
-        parallel.pp > 1 and parallel.vpp > 1 and train.global_batch % sequences_per_round != 0,
-        "train.global_batch",
-        f"interleaving takes whole rounds of {parallel.pp} micro-batches, not {job.gradient_accumulation}",
-        *(n for n in (train.global_batch // sequences_per_round * sequences_per_round,) if n),
-        -(-train.global_batch // sequences_per_round) * sequences_per_round,
-    )
     rules.refuse(
         parallel.cp > 1 and job.model.seq % (2 * parallel.cp) != 0,
         "model.seq",
