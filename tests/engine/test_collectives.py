@@ -161,8 +161,8 @@ def broken_backend() -> str:
     group = build_mesh().group("dp")
     right = dist.all_reduce
 
-    def mean(tensor: torch.Tensor, **options: Any) -> Any:
-        return right(tensor.div_(group.size), **options)
+    def mean(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        return right(tensor.div_(group.size), *arguments, **options)
 
     with mock.patch.object(dist, "all_reduce", mean), pytest.raises(RuntimeError) as error:
         check_backend(group, device=torch.device("cpu"))
