@@ -19,7 +19,7 @@ IGNORED = {
     "test_stdlib_only.py": "starts a process; here nothing but the standard library is installed anyway",
 }
 DESELECTED = {
-    # Tests that run pdt: its commands need typer, which needs pydantic: compiled code that is not in Pyodide's core.
+    # Tests that run pdt: its commands need typer, whose pydantic is compiled code and not in Pyodide's core.
     **dict.fromkeys(
         (
             "test_pdt_export",
