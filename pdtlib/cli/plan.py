@@ -1,6 +1,7 @@
 """``pdt plan``: the best layouts of a job on so many GPUs, and why others lost."""
 
 import json
+import math
 from typing import Annotated, Any
 
 import typer
@@ -16,8 +17,8 @@ from pdtlib.plan.units import bytes_text, percent_text, time_text
 
 def plan(
     job: Annotated[str, typer.Argument(help="The job; of it the model, the batch and the hardware count.")],
-    gpus: Annotated[int, typer.Option(help="GPUs to plan for; the job's own number by default.")] = 0,
-    top: Annotated[int, typer.Option(help="How many plans to show.")] = 5,
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs to plan for; the job's own number by default.")] = 0,
+    top: Annotated[int, typer.Option(min=1, help="How many plans to show.")] = 5,
     software: Annotated[str, typer.Option(help="The training stack whose times are predicted.")] = "",
     tokens: Annotated[float, typer.Option(help="Tokens to train on, for GPU-hours and cost.")] = 0.0,
     price: Annotated[float, typer.Option(help="Price of a GPU-hour.")] = 0.0,
@@ -25,6 +26,10 @@ def plan(
 ) -> None:
     """Rank the layouts of JOB by predicted time. Exit code 1 if none fits, 2 for a job that cannot work."""
     stack = known_software(software)
+    for name, value in (("--tokens", tokens), ("--price", price)):
+        if not 0 <= value < math.inf:
+            typer.echo(f"pdt plan: {name} {value:g} is not valid; valid: 0 or more, finite", err=True)
+            raise typer.Exit(2)
     try:
         chosen = _readable(job)
         ranking = best_plans(chosen, num_gpus=gpus or None, top=top, software=stack)

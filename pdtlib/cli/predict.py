@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pdtlib.plan.job import load, parse
+from pdtlib.plan.job import load, loads
 from pdtlib.plan.predict import predict as predict_job
 from pdtlib.plan.predict import problem_rows
 from pdtlib.plan.spec import JobError, Problem
@@ -70,7 +70,10 @@ def _refuse(error: JobError, *, as_json: bool) -> None:
 def _predict_lines(path: str, stack: str) -> None:
     """A result for every line that is not blank, in order; a bad job's result is its problems."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        print_problems(JobError([Problem("", f"{path} is not UTF-8 text ({error.reason})")]))
+        raise typer.Exit(2) from None
     except OSError as error:
         print_problems(as_job_error(error))
         raise typer.Exit(2) from None
@@ -79,7 +82,7 @@ def _predict_lines(path: str, stack: str) -> None:
         if not line.strip():
             continue
         try:
-            result = predict_job(parse(line, "json"), software=stack)
+            result = predict_job(loads(line, "json"), software=stack)
         except JobError as error:
             result = {"problems": problem_rows(error)}
         bad = bad or bool(result["problems"])

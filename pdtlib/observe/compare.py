@@ -30,12 +30,16 @@ def compare(run_dir: Path) -> list[dict[str, Any]]:
     memory, ledger = _read(run_dir / "memory.json"), _read(run_dir / "ledger.json")
     metrics = _read_lines(run_dir / "metrics.jsonl")
     predicted = predict(job)
-    pairs = [
-        ("params.total", predicted["params"]["total"], memory["params_total"]),
-        *_memory(job, predicted, memory),
-        *_comm(predicted, ledger),
-        *_steps(job, predicted, metrics),
-    ]
+    try:
+        pairs = [
+            ("params.total", predicted["params"]["total"], memory["params_total"]),
+            *_memory(job, predicted, memory),
+            *_comm(predicted, ledger),
+            *_steps(job, predicted, metrics),
+        ]
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        message = f"{run_dir} does not hold what pdt run writes: {type(error).__name__}: {error}"
+        raise NoRun(message) from error
     return [
         {"quantity": name, "predicted": expected, "measured": found, "error": relative_error(expected, found)}
         for name, expected, found in pairs
@@ -111,7 +115,7 @@ def _read(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise NoRun(f"{path.parent} holds no finished run: {path.name}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise NoRun(f"{path} is damaged: {error}") from error
     if not isinstance(found, dict):
         raise NoRun(f"{path} is damaged: it holds no table")
@@ -121,7 +125,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _read_lines(path: Path) -> list[dict[str, Any]]:
     try:
         found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise NoRun(f"{path} cannot be read: {error}") from error
     if not found:
         raise NoRun(f"{path} holds no step")

@@ -60,7 +60,7 @@ def load(path: str | Path) -> Job:
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # Windows editors begin a file with a mark
     except UnicodeDecodeError as error:
         raise JobError(
             [Problem("", f"{path} is not UTF-8 text ({error.reason} at byte {error.start})")]
@@ -82,6 +82,8 @@ def parse(text: str, format: str) -> dict[str, object]:
             return json.loads(text, object_pairs_hook=_no_duplicates)  # type: ignore[no-any-return]
     except ValueError as error:  # both parsers' errors are ValueErrors
         raise JobError([Problem("", f"not valid {format.upper()}: {error}")]) from error
+    except RecursionError:
+        raise JobError([Problem("", f"not a job: {format.upper()} nested too deeply")]) from None
     raise ValueError(f"format={format!r}; valid: 'toml', 'json'")
 
 

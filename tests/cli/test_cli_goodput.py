@@ -73,6 +73,8 @@ def test_for_people(pdt):
         (["--gpus", "8", "--save-s", "5", "--save-gb-s", "5"], "save_gb_s", "one of the two"),
         (["--gpus", "8", "--save-gb-s", "5"], "save_gb_s", "only a job has a checkpoint's size"),
         (["--gpus", "8", "--gpu-mtbf-h", "0"], "gpu_mtbf_h", "valid: above 0"),
+        (["--gpus", "8", "--repair-h", "inf"], "repair_h", "in repair at once"),
+        (["--gpus", "100000000000"], "repair_h", "in repair at once"),
     ],
 )
 def test_refusals(pdt, words, field, message):

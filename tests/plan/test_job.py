@@ -78,7 +78,10 @@ def test_load_tells_json_by_its_name(tmp_path):
         ("{", "json", "JSON"),
         ('{"model": {"seq": 1, "seq": 2}}', "json", "'seq' given twice"),
         ("[]", "json", "a list"),
+        ("[" * 100_000, "json", "nested too deeply"),
+        ("x = " + "[" * 100_000, "toml", "nested too deeply"),
     ],
+    ids=["toml", "json", "twice", "list", "deep json", "deep toml"],
 )
 def test_what_is_not_a_job_file_is_refused(text, kind, part):
     with pytest.raises(JobError, match=part):
@@ -89,6 +92,13 @@ def test_a_file_that_is_not_text_is_refused(tmp_path):
     (tmp_path / "job.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(JobError, match="not UTF-8"):
         load(tmp_path / "job.toml")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_job(tmp_path):
+    job = from_dict({"model": TINY})
+    for name, text in (("job.json", to_json(job)), ("job.toml", to_toml(job))):
+        (tmp_path / name).write_text(text, encoding="utf-8-sig")
+        assert load(tmp_path / name) == job
 
 
 def test_replace_lets_followers_follow():

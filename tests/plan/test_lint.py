@@ -141,6 +141,7 @@ def test_the_configuration_as_a_whole(config, key, verdict):
 def test_texts_that_are_no_configuration():
     assert verdicts("[1]") == {"": "rejected"}
     assert verdicts("- a\n- b\n") == {"": "rejected"}
+    assert verdicts("[" * 100_000) == {"": "rejected"}
     assert "duplicate" in lint_deepspeed('{"steps_per_print": 1, "steps_per_print": 2}')[0].message
 
 

@@ -173,5 +173,10 @@ def test_pdt_plan_refuses(capsys, tmp_path, job_file):
     assert code == 2
     assert json.loads(out)["problems"][0]["field"] == "hardware.gpu"
     assert "published rates" in err
+    wrong = (("--gpus", -3), ("--top", 0), ("--tokens", "nan"), ("--tokens", "inf"), ("--price", -1))
+    for option, value in wrong:
+        code, out, err = pdt(capsys, "plan", job_file, option, value)
+        assert (code, out) == (2, "")
+        assert option in err
     job_file.write_text(job_file.read_text().replace("llama3-8b", "llama3-405b"))
     assert pdt(capsys, "plan", job_file, "--gpus", 8)[0] == 1

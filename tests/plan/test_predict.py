@@ -113,6 +113,21 @@ def test_a_job_a_line_gives_a_result_a_line(capsys, tmp_path):
     assert pdt(capsys, "predict", "--jsonl", path)[0] == 0
 
 
+def test_lines_that_are_no_job(capsys, tmp_path):
+    path = tmp_path / "jobs.jsonl"
+    named = {"model": {**JOB["model"], "name": "a\u2028b"}}
+    path.write_text("[]\n" + json.dumps({**JOB, **named}, ensure_ascii=False), encoding="utf-8")
+    code, out, _ = pdt(capsys, "predict", "--jsonl", path)
+    first, second = (json.loads(line) for line in out.split("\n")[:2])
+    assert code == 2
+    assert "a list" in first["problems"][0]["message"]
+    assert second["problems"] == []
+    path.write_bytes(b"\xff\xfe")
+    code, out, err = pdt(capsys, "predict", "--jsonl", path)
+    assert (code, out) == (2, "")
+    assert "is not UTF-8 text" in err
+
+
 def test_a_wrong_call_exits_2(capsys, job_file):
     for words in (["predict"], ["predict", job_file, "--jsonl", job_file], ["predct"], ["predict", "--no"]):
         code, out, err = pdt(capsys, *words)

@@ -4,6 +4,7 @@ One run a layout; every test looks at the same runs.
 """
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,29 @@ def test_compare_prints_the_rows(runs: dict[tuple[int, int], Path], tmp_path: Pa
     code, text, err = run("compare", tmp_path)
     assert (code, text) == (2, "")
     assert "holds no finished run: job.json" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("job.json", "[" * 100_000),
+        ("memory.json", "[" * 100_000),
+        ("memory.json", '{"ranks": 3}'),
+        ("memory.json", '{"params_total": 1, "ranks": []}'),
+        ("ledger.json", "{}"),
+        ("metrics.jsonl", '{"a": 1}'),
+        ("metrics.jsonl", "3"),
+    ],
+    ids=["deep job", "deep memory", "wrong kind", "no ranks", "no ledger", "no tokens", "no table"],
+)
+def test_compare_refuses_a_damaged_run(
+    runs: dict[tuple[int, int], Path], tmp_path: Path, name: str, content: str
+) -> None:
+    for path in runs[2, 3].iterdir():
+        if path.is_file():
+            shutil.copy(path, tmp_path)
+    (tmp_path / name).write_text(content)
+    code, text, err = run("compare", tmp_path)
+    assert (code, text) == (2, "")
+    assert str(tmp_path) in err
+    assert "Traceback" not in err

@@ -80,5 +80,5 @@ def read_change(text: str) -> tuple[str, object]:
         raise ValueError(f"--set {text}: write it as section.field=value, such as train.zero_stage=3")
     try:
         return path.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return path.strip(), value.strip()

@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from pdtlib.plan.job import Job, from_dict, to_json
+from pdtlib.plan.job import Job, load, to_json
 
 FILES = (
     "job.json",
@@ -70,7 +70,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_job(out: Path) -> Job:
     """The job that the run in ``out`` began with. Raises ``ValueError`` for a broken file."""
-    return from_dict(json.loads((out / "job.json").read_text(encoding="utf-8")))
+    return load(out / "job.json")
 
 
 def read_metrics(out: Path) -> list[dict[str, Any]]:

@@ -49,6 +49,8 @@ def lint_deepspeed(text: str) -> list[Verdict]:
         data = json.loads(text, object_pairs_hook=_no_duplicates)
     except ValueError as error:
         return _not_json(text, error)
+    except RecursionError:
+        return [Verdict("", "rejected", "nested too deeply to be read")]
     if not isinstance(data, dict):
         return [Verdict("", "rejected", "the file must hold an object of keys")]
     return [*_top(data), *_whole(data)]

@@ -11,6 +11,9 @@ import math
 
 from pdtlib.plan.arguments import BadArgument, at_least
 
+MOST_IN_REPAIR = 100_000
+"""Nodes in repair on average, above which the sum over the Poisson distribution is refused."""
+
 
 def probability_enough(spares: int, *, nodes: int, node_mtbf_h: float, repair_h: float) -> float:
     """The chance that at most ``spares`` nodes are in repair at a moment."""
@@ -47,4 +50,8 @@ def _mean(*, nodes: int, node_mtbf_h: float, repair_h: float) -> float:
     at_least("repair_h", repair_h, 0)
     if not node_mtbf_h > 0:
         raise BadArgument("node_mtbf_h", node_mtbf_h, valid=("above 0, in hours",))
-    return nodes * repair_h / node_mtbf_h
+    mean = nodes * repair_h / node_mtbf_h
+    if not mean <= MOST_IN_REPAIR:
+        message = f"{mean:,.0f} nodes would be in repair at once"
+        raise BadArgument("repair_h", repair_h, message, (f"fewer than {MOST_IN_REPAIR:,} in repair",))
+    return mean
