@@ -13,10 +13,11 @@ from pdtlib.plan.schedule.check import Fault, ScheduleError, check, first_fault
 from pdtlib.plan.schedule.lower import Lowered, lower, peer
 from pdtlib.plan.schedule.memory import held_after, peak_in_flight
 from pdtlib.plan.schedule.messages import check_messages
+from pdtlib.plan.schedule.picture import picture
 from pdtlib.plan.schedule.replay import Costs
 from pdtlib.plan.schedule.rules import schedule_problems
 from pdtlib.plan.schedule.simulate import Timeline, simulate
-from pdtlib.plan.schedule.text import from_csv, from_text, grid, picture, to_csv, to_text
+from pdtlib.plan.schedule.text import from_csv, from_text, grid, to_csv, to_text
 from pdtlib.plan.schedule.torch_csv import to_torch_csv
 
 __all__ = [
