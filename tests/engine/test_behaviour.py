@@ -251,6 +251,9 @@ def test_wrong_arguments() -> None:
     model = zoo.build("twice")
     with pytest.raises(ValueError, match=r"blocks: layers\.0\.up lies within layers\.0; give one of them"):
         data_parallel(model, alone, stage=3, blocks=[model.layers[0], model.layers[0].up])
+    model = zoo.build("nested")
+    with pytest.raises(ValueError, match=r"blocks: layers\.0 is a ModuleList, which has no forward to call"):
+        data_parallel(model, alone, stage=3, blocks=[model.layers[0]])
     model = zoo.build("twice")
     data_parallel(model, alone)
     with pytest.raises(ValueError, match="module: this Net is in a replica already; build another one"):
@@ -277,6 +280,23 @@ def test_a_block_that_hides_its_output() -> None:
     replica = data_parallel(model, Group.alone(), stage=3, blocks=[model[0]])
     with pytest.raises(TypeError, match="block 0 returned object: ZeRO-3 must see its output tensors"):
         replica(torch.zeros(1, 2))
+
+
+class Bypass(nn.Module):
+    """Calls its block's forward, and so runs none of the block's hooks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(2, 2)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers[0].forward(x)
+
+
+def test_a_block_that_is_never_called() -> None:
+    replica = data_parallel(Bypass(), Group.alone(), stage=3)
+    with pytest.raises(RuntimeError, match=r"was used, but its block layers\.0 was never called"):
+        replica(torch.ones(1, 2)).sum().backward()
 
 
 def test_who_reads_a_freed_parameter_sees_it() -> None:

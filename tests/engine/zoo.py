@@ -102,11 +102,29 @@ class _Scale(nn.Module):
         return x * self.weight
 
 
+class _Nested(Net):
+    """The same blocks in lists and dicts that lie in a list and are never called themselves."""
+
+    def __init__(self) -> None:
+        super().__init__(order=(0, 1, 2, 3))
+        first, second, third, fourth = self.layers
+        self.layers = nn.ModuleList(
+            [nn.ModuleList([first, second]), nn.ModuleDict({"a": third, "b": fourth})]
+        )
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x, zeros = self.embed(tokens), (tokens == 0).any(dim=1)
+        for layer in (*self.layers[0], *self.layers[1].values()):
+            x = layer(x, zeros=zeros)
+        return self.head(self.norm(x) * self.gain * self.frozen.sum())
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "mixed": mixed,
     "twice": lambda: Net(order=(0, 1, 0, 2, 2), recompute=1),
     "around": lambda: Net(outer=True, rare=0),
     "shared": shared_weight,
+    "nested": _Nested,
 }
 
 

@@ -10,14 +10,27 @@ Named = list[tuple[str, nn.Parameter]]
 
 
 def default_blocks(module: nn.Module) -> list[nn.Module]:
-    """The members of every outermost nn.ModuleList, which is where models keep their layers."""
+    """The members of every outermost nn.ModuleList, which is where models keep their layers.
+
+    A member that only holds modules (a list of lists, or of dicts) is never called: its members are taken.
+    """
     found: list[nn.Module] = []
     inside: set[int] = set()
     for child in module.modules():
         if isinstance(child, nn.ModuleList) and id(child) not in inside:
-            found += list(child)
+            found += [part for member in child for part in _callable_parts(member)]
             inside |= {id(below) for below in child.modules()}
     return found
+
+
+def _is_callable(module: nn.Module) -> bool:
+    return type(module).forward is not nn.Module.forward
+
+
+def _callable_parts(module: nn.Module) -> list[nn.Module]:
+    if _is_callable(module):
+        return [module]
+    return [part for child in module.children() for part in _callable_parts(child)]
 
 
 def unit_members(
@@ -27,7 +40,7 @@ def unit_members(
 
     A parameter that several blocks share, or a block and the root, belongs to the root. The parameters of a
     unit come in one list per dtype and per frozen or trainable, since a flat buffer holds one kind. Raises
-    ValueError for a block that is not part of ``module`` or lies within another block.
+    ValueError for a block that is not part of ``module``, has no forward or lies within another block.
     """
     wanted = default_blocks(module) if blocks is None else list(blocks)
     block_names = _names(module, wanted)
@@ -56,6 +69,9 @@ def _names(module: nn.Module, blocks: Sequence[nn.Module]) -> dict[str, nn.Modul
             raise ValueError(
                 f"blocks: a {type(block).__name__} that is no submodule of {type(module).__name__}"
             )
+        if not _is_callable(block):
+            name = names[id(block)]
+            raise ValueError(f"blocks: {name} is a {type(block).__name__}, which has no forward to call")
         found[names[id(block)]] = block
     for name in found:
         outer = [other for other in found if name.startswith(f"{other}.")]

@@ -32,6 +32,7 @@ class Unit:
         self.name = name
         self.flats = flats
         self.open_calls = 0  # forward passes whose backward pass is still to come
+        self.entered = False  # whether the block was ever called
         self._gathering: list[Pending] = []
 
     def start_gather(self, phase: str) -> None:
@@ -115,6 +116,7 @@ class Zero3(Replica):
             self._expected[0].start_gather("forward")
 
     def _enter_block(self, unit: Unit, block: nn.Module, args: Any) -> None:
+        unit.entered = True
         if unit in self._active:  # activation checkpointing runs it again inside its backward pass
             unit.gather("backward")
             return
@@ -195,6 +197,11 @@ class Zero3(Replica):
     def _on_gradient(self, unit: Unit, flat: Flat, index: int, param: nn.Parameter) -> None:
         grad, param.grad = param.grad, None
         assert grad is not None
+        if not (unit.entered or unit is self.root):
+            raise RuntimeError(
+                f"{flat.slots[index].name} was used, but its block {unit.name} was never called, so ZeRO-3 "
+                "did not gather it; call the block itself, not its forward or a part, or choose other blocks="
+            )
         if flat.reducing:
             self._wait_for_reductions()
         if unit not in self._active and unit is not self.root:
