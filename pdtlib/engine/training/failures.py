@@ -63,6 +63,19 @@ def die_with_parent() -> None:
     threading.Thread(target=watch, name="watch the launcher", daemon=True).start()
 
 
+def leave_writers_failure_to_the_loop() -> None:
+    """Let TensorBoard's thread fail without a word: its next caller raises the same error, and reports it.
+
+    Its traceback would otherwise stand before the rank's own line, for example when the disk is full.
+    """
+
+    def hook(failure: threading.ExceptHookArgs) -> None:
+        if not type(failure.thread).__module__.startswith("tensorboard."):
+            threading.__excepthook__(failure)
+
+    threading.excepthook = hook
+
+
 def run_rank(work: Callable[[], None]) -> int:
     """Run ``work`` as this rank's whole life and return the exit code, 0.
 

@@ -17,6 +17,7 @@ from torch.utils.tensorboard import SummaryWriter
 from pdtlib import __version__
 from pdtlib.engine.mesh import Mesh
 from pdtlib.engine.training.checks import Run
+from pdtlib.engine.training.failures import leave_writers_failure_to_the_loop
 from pdtlib.engine.training.run_dir import write_json
 from pdtlib.engine.training.terminal import Terminal
 from pdtlib.observe.memory import ActivationMeter, held_bytes
@@ -58,6 +59,7 @@ class Report:
         if self.rank == 0:
             self.terminal = Terminal(first=first, steps=run.steps)
             self._metrics = (out / "metrics.jsonl").open("a", encoding="utf-8")
+            leave_writers_failure_to_the_loop()
             self._tensorboard = SummaryWriter(str(out / "tensorboard"), purge_step=first)
             write_json(out / "machine.json", self._machine(peak_here))
             for reason in run.skipped:
