@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 POLL_S = 0.002
-PATIENCE_S = 1.0
-SHORT_PATIENCE_S = 0.05
+PATIENCE_S = 3.0
+SHORT_PATIENCE_S = 0.02
 
 
 class LiveBytes(TorchDispatchMode):

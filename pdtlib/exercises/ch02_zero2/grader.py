@@ -33,19 +33,21 @@ ALLOWED = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 def on_rank(code: ReaderCode, case: Case, traffic: Traffic) -> dict[str, Any]:
     """Three steps of two micro-batches: parameters, bytes sent, bytes alive as gradients come and after."""
     rank, params = dist.get_rank(), case.params()
+    pieces = 3 * _piece_bytes(case, dist.get_world_size())
     result: dict[str, Any] = {"params": [], "sent": [], "held": 0, "peak": 0}
     with LiveBytes(params) as memory:
         optimizer = call(code.function("Zero2Adam"), params, case.lr, case.betas, EPS)
         for step in range(STEPS):
             traffic.reset()
+            memory.settled(at_most=pieces)  # the last all-gather's tensors, too
             memory.restart_peak()
             for micro_batch in range(MICRO_BATCHES):
                 for index in reversed(range(len(params))):
                     # Nobody but the reader's code can keep this gradient.
                     call(optimizer.reduce, index, case.grad(index, rank, step, micro_batch))
+                    memory.settled(at_most=pieces)  # what gloo still holds is not the reader's peak
             result["peak"] = max(result["peak"], memory.peak)
-            most = 3 * _piece_bytes(case, dist.get_world_size())
-            result["held"] = max(result["held"], memory.settled(at_most=most))
+            result["held"] = max(result["held"], memory.settled(at_most=pieces))
             call(optimizer.step)
             result["sent"].append(traffic.sent_bytes)
             result["params"].append([param.detach().clone() for param in params])
