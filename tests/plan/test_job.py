@@ -78,14 +78,18 @@ def test_load_tells_json_by_its_name(tmp_path):
         ("{", "json", "JSON"),
         ('{"model": {"seq": 1, "seq": 2}}', "json", "'seq' given twice"),
         ("[]", "json", "a list"),
-        ("[" * 100_000, "json", "nested too deeply"),
-        ("x = " + "[" * 100_000, "toml", "nested too deeply"),
     ],
-    ids=["toml", "json", "twice", "list", "deep json", "deep toml"],
+    ids=["toml", "json", "twice", "list"],
 )
 def test_what_is_not_a_job_file_is_refused(text, kind, part):
     with pytest.raises(JobError, match=part):
         loads(text, kind)
+
+
+@pytest.mark.parametrize(("text", "kind"), [("[" * 100_000, "json"), ("x = " + "[" * 100_000, "toml")])
+def test_deep_nesting_is_refused(text, kind):
+    with pytest.raises(JobError, match="nested too deeply"):
+        loads(text, format=kind)
 
 
 def test_a_file_that_is_not_text_is_refused(tmp_path):

@@ -138,10 +138,13 @@ def test_the_configuration_as_a_whole(config, key, verdict):
     assert verdict in found
 
 
+def test_deep_nesting_is_refused():
+    assert verdicts("[" * 100_000) == {"": "rejected"}
+
+
 def test_texts_that_are_no_configuration():
     assert verdicts("[1]") == {"": "rejected"}
     assert verdicts("- a\n- b\n") == {"": "rejected"}
-    assert verdicts("[" * 100_000) == {"": "rejected"}
     assert "duplicate" in lint_deepspeed('{"steps_per_print": 1, "steps_per_print": 2}')[0].message
 
 
