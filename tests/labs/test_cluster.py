@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROOT, run
+from lab_running import ROOT, run
 
 CLUSTER = ROOT / "labs" / "cluster"
 BATCH_FILES = sorted(CLUSTER.glob("*.sbatch"))

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from conftest import ROOT, load, run
+from lab_running import ROOT, load, run
 
 from pdtlib.book import lab as labs
 from pdtlib.plan.activations import Setting
