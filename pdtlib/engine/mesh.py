@@ -1,12 +1,12 @@
 """Ranks arranged along named axes: the mesh is built once and passed on, nothing is global.
 
-``pp`` is the outermost axis after ``dp`` and ``tp`` the innermost, so that the ranks of a tensor-parallel
-group, which talk most, are neighbours. With dp=16, pp=8, tp=8, rank 0 has the tp group 0–7, the pp group 0,
-8, …, 56 and the dp group 0, 64, …, 960.
+``tp`` is the innermost axis, so that the ranks of a tensor-parallel group, which talk most, are neighbours.
+In the article's order ``dp`` is the outermost: with dp=16, pp=8, tp=8, rank 0 has the tp group 0–7, the pp
+group 0, 8, …, 56 and the dp group 0, 64, …, 960. In Megatron's order ``pp`` is (:mod:`pdtlib.plan.ranks`).
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,8 +16,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from pdtlib.observe.ledger import Ledger
+from pdtlib.plan.ranks import ARTICLE_ORDER, check_order
 
-AXES = ("dp", "pp", "cp", "tp")
+AXES = ("dp", "pp", "cp", "tp", "ep")
+"""The axes along which a rank has a group. ``ep`` takes its ranks from dp × cp and adds none."""
 
 
 @dataclass(eq=False)
@@ -57,31 +59,72 @@ class Group:
 
 
 class Mesh:
-    """Named axes over a :class:`torch.distributed.device_mesh.DeviceMesh`; all groups share one ledger."""
+    """Named axes over a :class:`torch.distributed.device_mesh.DeviceMesh`; all groups share one ledger.
 
-    def __init__(self, device_mesh: DeviceMesh | None, device: torch.device) -> None:
+    ``data`` are the ranks that have the same parameters and other tokens: dp × cp, counted as axis ``dp``.
+    ``group("ep")`` are ``ep`` neighbours among them, which share out the experts, and ``expert_data`` those
+    that hold the same experts. ``ends`` are the first and the last stage of this rank's pipeline, which both
+    hold a tied embedding; None on the stages between and without a pipeline.
+    """
+
+    def __init__(self, device_mesh: DeviceMesh | None, device: torch.device, *, ep: int = 1) -> None:
         self.device_mesh = device_mesh
         self.device = device
         self.ledger = Ledger()
-        self._groups = {axis: self._build(axis) for axis in AXES}
-        self._data = self._groups["dp"] if self._groups["cp"].size == 1 else self._build_data()
+        self._groups = {axis: self._along(axis) for axis in AXES if axis != "ep"}
+        self.data = self._groups["dp"]
+        if self._groups["cp"].size > 1:
+            self.data = self._one_of("dp", self._data_ranks())
+        self._groups["ep"], self.expert_data = self._split_data(ep)
+        self.ends = self._build_ends()
 
-    def _build(self, axis: str) -> Group:
+    def _along(self, axis: str) -> Group:
         if self.device_mesh is None:
             return Group(axis, None, (0,), 0, ledger=self.ledger)
         process_group = self.device_mesh.get_group(axis)
         ranks = tuple(dist.get_process_group_ranks(process_group))
         return Group(axis, process_group, ranks, ranks.index(dist.get_rank()), ledger=self.ledger)
 
-    def _build_data(self) -> Group:
+    def _lines(self, *axes: str) -> list[list[int]]:
+        """Every set of ranks that differ on ``axes`` alone, the first axis running slowest."""
         assert self.device_mesh is not None
+        names = self.device_mesh.mesh_dim_names
+        assert names is not None
+        rest = [name for name in names if name not in axes]
+        ordered = self.device_mesh.mesh.permute([names.index(name) for name in (*rest, *axes)])
+        return ordered.reshape(-1, ordered.shape[len(rest) :].numel()).tolist()
+
+    def _one_of(self, axis: str, lines: Sequence[Sequence[int]]) -> Group:
+        """This rank's group among ``lines``; every rank makes every group, in one order."""
         rank = dist.get_rank()
-        by_axis = self.device_mesh.mesh.permute(1, 3, 0, 2)  # [pp, tp, dp, cp]
-        for ranks in by_axis.flatten(2).flatten(0, 1).tolist():
-            process_group = dist.new_group(ranks)  # every rank makes every group, in one order
+        for ranks in lines:
+            process_group = dist.new_group(list(ranks))
             if rank in ranks:
-                mine = Group("dp", process_group, tuple(ranks), ranks.index(rank), ledger=self.ledger)
+                mine = Group(axis, process_group, tuple(ranks), ranks.index(rank), ledger=self.ledger)
         return mine
+
+    def _data_ranks(self) -> list[list[int]]:
+        return self._lines("dp", "cp")
+
+    def _split_data(self, ep: int) -> tuple[Group, Group]:
+        """(ranks that share out the experts, ranks that hold the same ones)."""
+        if self.device_mesh is None or ep == 1:
+            alone = (dist.get_rank() if dist.is_initialized() else 0,)
+            return Group("ep", None, alone, 0, ledger=self.ledger), self.data
+        lines = self._data_ranks()
+        together = [ranks[at : at + ep] for ranks in lines for at in range(0, len(ranks), ep)]
+        alike = [ranks[at::ep] for ranks in lines for at in range(ep)]
+        return self._one_of("ep", together), self._one_of("dp", alike)
+
+    def _build_ends(self) -> Group | None:
+        pipeline = self._groups["pp"]
+        if pipeline.size < 3:
+            return pipeline if pipeline.size == 2 else None
+        lines = self._lines("pp")
+        ends = [[ranks[0], ranks[-1]] for ranks in lines]
+        middles = [[rank] for ranks in lines for rank in ranks[1:-1]]
+        mine = self._one_of("pp", [*ends, *middles])
+        return mine if mine.size == 2 else None
 
     def group(self, axis: str) -> Group:
         """The group of this rank along ``axis``. Raises ValueError for an axis that does not exist."""
@@ -90,37 +133,43 @@ class Mesh:
         return self._groups[axis]
 
     @property
-    def data(self) -> Group:
-        """The ranks that have the same parameters and other tokens: dp × cp, counted as axis ``dp``."""
-        return self._data
+    def place(self) -> dict[str, int]:
+        """This rank's coordinates: axis -> position."""
+        return {axis: group.rank for axis, group in self._groups.items() if axis != "ep"}
 
     def set_timeline(self, timeline: Any) -> None:
         """Let every group report to ``timeline``; None stops it."""
-        for group in (*self._groups.values(), self._data):
+        every = [*self._groups.values(), self.data, self.expert_data]
+        for group in every if self.ends is None else [*every, self.ends]:
             group.timeline = timeline
 
 
-def build_mesh(parallel: Any = None, *, device_type: str = "cpu") -> Mesh:
+def build_mesh(
+    parallel: Any = None, *, device_type: str = "cpu", order: Sequence[str] = ARTICLE_ORDER
+) -> Mesh:
     """Arrange all ranks along dp, pp, cp and tp.
 
     ``parallel`` is a :class:`pdtlib.plan.job.Parallel` or a mapping with the degrees; what is left out is 1.
-    By default all ranks lie along dp. Raises ValueError when the degrees do not multiply to the number of
-    ranks. Without torch.distributed the mesh has one rank.
+    By default all ranks lie along dp. ``order`` names the axes, the one whose ranks are neighbours first.
+    Raises ValueError when the degrees do not multiply to the number of ranks. Without torch.distributed the
+    mesh has one rank.
     """
+    check_order(order)
     world_size = dist.get_world_size() if dist.is_initialized() else 1
     if parallel is None:
         parallel = {"dp": world_size}
-    degrees = [_degree(parallel, axis) for axis in AXES]
-    product = torch.Size(degrees).numel()
+    degrees = {axis: _degree(parallel, axis) for axis in reversed(order)}
+    product = torch.Size(degrees.values()).numel()
     if product != world_size:
-        sizes = " × ".join(f"{axis}={degree}" for axis, degree in zip(AXES, degrees, strict=True))
+        sizes = " × ".join(f"{axis}={degrees[axis]}" for axis in AXES if axis in degrees)
         raise ValueError(f"parallel: {sizes} = {product}, but {world_size} ranks run; start {product} ranks")
     device = torch.device(device_type)
     if device_type == "cuda":
         device = torch.device("cuda", torch.cuda.current_device())
     if not dist.is_initialized():
         return Mesh(None, device)
-    return Mesh(init_device_mesh(device_type, tuple(degrees), mesh_dim_names=AXES), device)
+    device_mesh = init_device_mesh(device_type, tuple(degrees.values()), mesh_dim_names=tuple(degrees))
+    return Mesh(device_mesh, device, ep=_degree(parallel, "ep"))
 
 
 def _degree(parallel: Any, axis: str) -> int:
