@@ -146,5 +146,31 @@ class Number(Control):
         return self.suggestions
 
 
+@dataclass(frozen=True, kw_only=True)
+class Text(Control):
+    """A line that the reader types; ``check`` raises ValueError, with what is right, if it can't be read."""
+
+    default: str = ""
+    check: Callable[[str], Any]
+    suggestions: tuple[str, ...]
+    longest: int = 200
+
+    def key(self, value: Any) -> str:
+        return str(value).strip()
+
+    def parse(self, given: Any) -> str:
+        text = self.key(given)
+        if len(text) > self.longest:
+            raise ControlError(self.name, f"{self.label}: at most {self.longest} characters")
+        try:
+            self.check(text)
+        except ValueError as error:
+            raise ControlError(self.name, f"{self.label}: {error}") from None
+        return text
+
+    def moves(self) -> tuple[str, ...]:
+        return (self.default, *self.suggestions)
+
+
 def _plain(number: float) -> str:
     return f"{number:,.0f}" if number == int(number) and abs(number) < 1e15 else f"{number:g}"

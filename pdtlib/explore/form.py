@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from html import escape
 
-from pdtlib.explore.controls import Choice, Control, Number, Player, Slider, Toggle
+from pdtlib.explore.controls import Choice, Control, Number, Player, Slider, Text, Toggle
 from pdtlib.figures.words import say
 
 SEGMENTS = 4  # a choice of at most so many options shows them all
@@ -37,8 +37,8 @@ def control_html(control: Control, state: Mapping[str, str], key: str, *, limit:
     elif isinstance(control, Choice):
         parts.append(_select(control, current, id, described))
     else:
-        assert isinstance(control, Number)
-        parts.append(_number(control, current, id, described))
+        assert isinstance(control, Number | Text)
+        parts.append(_typed(control, current, id, described))
     if control.help:
         parts.append(f'<p class="pdt-help" id="{id}-help">{escape(control.help)}</p>')
     parts.append(
@@ -122,11 +122,13 @@ def _player_buttons() -> str:
     )
 
 
-def _number(control: Number, current: str, id: str, described: str) -> str:
-    unit = f'<span class="pdt-unit">{escape(control.unit)}</span>' if control.unit else ""
+def _typed(control: Number | Text, current: str, id: str, described: str) -> str:
+    number = isinstance(control, Number)
+    unit = f'<span class="pdt-unit">{escape(control.unit)}</span>' if number and control.unit else ""
     options = "".join(f'<option value="{escape(key)}"></option>' for key in control.suggestions)
     return (
-        f'{_label(control, id)}<span class="pdt-number-line"><input type="text" inputmode="decimal" '
+        f'{_label(control, id)}<span class="pdt-number-line"><input type="text" '
+        f'inputmode="{"decimal" if number else "text"}" '
         f'id="{id}" name="{control.name}" data-control="{control.name}" data-base="{escape(current)}" '
         f'value="{escape(current)}" list="{id}-list" spellcheck="false" {described}>{unit}</span>'
         f'<datalist id="{id}-list">{options}</datalist>'

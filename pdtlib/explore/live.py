@@ -6,6 +6,7 @@ Needs ipywidgets, plotly and anywidget (``pip install pdtlib[book]``); the brows
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,12 @@ from typing import Any
 import ipywidgets as widgets
 import plotly.graph_objects as go
 
-from pdtlib.explore.controls import Choice, Control, ControlError, Number, Player, Slider, Toggle
+from pdtlib.explore.controls import Choice, Control, ControlError, Number, Player, Slider, Text, Toggle
 from pdtlib.explore.explorer import Explorer
 from pdtlib.explore.form import fits_in_segments
 from pdtlib.explore.page import legend_html, notes_html, readouts_html, table_html
 from pdtlib.explore.view import View
-from pdtlib.figures.theme import LIGHT, resolve
+from pdtlib.figures.theme import LIGHT, PICK, resolve
 from pdtlib.figures.words import say
 
 STYLE = Path(__file__).with_name("front") / "explorer.css"
@@ -74,6 +75,19 @@ class Live:
         self.figure.data = ()
         self.figure.add_traces(drawn.data)
         self.figure.layout = drawn.layout
+        name = data["figure"]["layout"].get("meta", {}).get(PICK)
+        for trace in self.figure.data if name else ():
+            trace.on_click(partial(self._picked, name))
+
+    def _picked(self, name: str, trace: Any, points: Any, _state: object = None) -> None:
+        """A click on a point that stands for a key of control ``name``."""
+        for index in points.point_inds[:1]:
+            key = trace.customdata
+            for at in index if isinstance(index, list | tuple) else (index,):
+                key = key[at]
+            value = self.explorer.control(name).parse(str(key))
+            entry = self.inputs[name]
+            entry.value = str(value) if isinstance(entry, widgets.Text) else value
 
     def _show_what_applies(self) -> None:
         state = self.state()
@@ -131,7 +145,7 @@ def _input(control: Control, key: str) -> Any:
         if isinstance(shown, widgets.ToggleButtons):
             shown.style.button_width = "auto"
         return shown
-    assert isinstance(control, Number)
+    assert isinstance(control, Number | Text)
     return widgets.Text(value=key, continuous_update=False, layout=_wide())
 
 

@@ -26,7 +26,7 @@ export class Controls {
 
   #changed(target, committed) {
     const name = target.dataset?.control;
-    if (!name || (target.type === "text" && !committed)) return; // a number counts once it is typed to the end
+    if (!name || (target.type === "text" && !committed)) return; // what is typed counts once it is typed to the end
     this.#refresh();
     if (this.get(name) === this.last[name]) return;
     this.last = this.state();
@@ -84,6 +84,15 @@ export class Controls {
     for (const [name, key] of Object.entries(state)) if (this.accepts(name, key)) this.#set(name, key);
     this.#refresh();
     this.last = this.state();
+  }
+
+  /** Set one control, as the reader would. */
+  choose(name, key) {
+    if (!this.accepts(name, key) || this.get(name) === key) return;
+    this.#set(name, key);
+    this.#refresh();
+    this.last = this.state();
+    this.onChange(name);
   }
 
   /** Move a slider by steps. @returns {boolean} whether it moved */

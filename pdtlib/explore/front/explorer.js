@@ -29,6 +29,7 @@ class Explorer {
     for (const button of root.querySelectorAll("[data-action]")) {
       button.addEventListener("click", () => this[button.dataset.action]());
     }
+    this.figure.addEventListener("pdt-pick", ({ detail }) => this.controls.choose(detail.name, detail.key));
     onCarried(() => this.#offerJob());
     this.#offerJob();
     window.addEventListener("popstate", () => this.#restore());

@@ -68,12 +68,26 @@ async function drawNewest(element, state) {
       layout.width = state.width;
       element.style.minHeight = `${layout.height ?? 320}px`;
       await Plotly.react(element, data, layout, { displayModeBar: false, ...state.figure.config });
+      if (layout.meta?.pick) listen(element, state);
     }
   } catch (error) {
     console.warn(`pdtlib: a figure could not be drawn (${error.message}); its table stands below it.`);
   } finally {
     state.done = null;
   }
+}
+
+/** Tell of a click on a point that stands for a control's key: event "pdt-pick" with {name, key}. */
+function listen(element, state) {
+  if (state.listens) return;
+  state.listens = true;
+  element.dataset.pick = "";
+  element.on("plotly_click", ({ points }) => {
+    const key = points[0]?.customdata;
+    const name = state.figure.layout.meta?.pick;
+    if (!name || key === undefined || key === null) return;
+    element.dispatchEvent(new CustomEvent("pdt-pick", { detail: { name, key: String(key) } }));
+  });
 }
 
 // A figure follows its element's width: the window is resized, a sidebar opens, a phone is turned.
