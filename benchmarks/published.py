@@ -79,7 +79,15 @@ def score(cases: Iterable[dict[str, Any]]) -> tuple[list[Score], list[dict[str, 
     rows: list[dict[str, Any]] = []
     missing: list[str] = []
     for case in cases:
-        found = predictions(case)
+        try:
+            found = predictions(case)
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+        ) as error:  # a description that is no job: said, not passed over
+            missing.append(f"{case['id']}: {type(error).__name__}: {error}")
+            continue
         metrics = case.get("metrics") or [{"name": name} for name in found]
         for metric in metrics:
             name = metric["name"]

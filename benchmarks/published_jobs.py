@@ -8,9 +8,23 @@ name of the pipeline schedule, which the schema has no other place for. Metric v
 import re
 from typing import Any
 
-from published_tables import STACKS, TOKENS, Case, bridge_job, figure_job, gpu_of, link_of
+from published_tables import (
+    BUDGETS,
+    STACKS,
+    Case,
+    bridge_job,
+    bridge_precision,
+    expert_ranks,
+    figure_job,
+    gpu_of,
+    gpus_per_node_of,
+    link_of,
+    mixture_of,
+)
 
 from pdtlib.plan.job import Job, from_dict
+from pdtlib.plan.time.constants import system_of
+from pdtlib.plan.time.machine import System
 
 
 def stack_of(case: Case) -> str:
@@ -29,6 +43,21 @@ def stack_of(case: Case) -> str:
     if case.get("kind") == "gpu_hours":
         return "meta" if gpu.startswith("H") else "fsdp"
     return next((stack for part, stack in STACKS if part in framework), "megatron-2021")
+
+
+# What the printed peak doubles or triples, quantising with rotations, layers left in 16 bit and attention eat
+# up again: NVIDIA's NVFP4 recipe keeps about 15 % of the products in bf16 (arXiv:2509.25149, section 4), so
+# that 1 / (0.85 / 2 + 0.15 * 2) = 1.4 is left of the double rate.
+FP4_OVER_FP8 = 1.4
+
+
+def system_for(case: Case, job: Job) -> System:
+    """The system with the case's stack on it. Plan has no fp4: such runs are fp8 at a higher rate."""
+    system = system_of(job, software=stack_of(case))
+    table = case.get("input") or {}
+    if "System" not in table or bridge_precision(table) != "fp4":
+        return system
+    return system_of(job, software=stack_of(case), fp8_share=FP4_OVER_FP8 * system.software.fp8_share)
 
 
 def job_of(case: Case) -> Job | None:
@@ -54,7 +83,7 @@ def _job(case: Case) -> Job:
     framework = case["train"].get("framework") or ""
     if "Megatron-Core r0.8" in framework and degrees["pp"] > 1:
         # Interleaved by as many chunks as fit, which its authors say but do not list.
-        vpp = next(v for v in (8, 7, 6, 4, 3, 2, 1) if layers % (degrees["pp"] * v) == 0)
+        vpp = next(v for v in (8, 7, 6, 4, 3, 2, 1) if layers % (degrees["pp"] * v) == 0 or v == 1)
         schedule = "interleaved" if vpp > 1 else "1f1b"
     vpp = min(vpp, layers // degrees["pp"])
     if vpp > 1 and batch // (degrees["dp"] * micro_batch) % degrees["pp"]:
@@ -73,7 +102,7 @@ def _job(case: Case) -> Job:
             "parallel": {**degrees, "vpp": vpp, "schedule": schedule},
             "hardware": {
                 "gpu": gpu_of(hardware["gpu"]),
-                "gpus_per_node": hardware.get("gpus_per_node") or 8,
+                "gpus_per_node": gpus_per_node_of(gpu_of(hardware["gpu"]), hardware.get("gpus_per_node")),
                 "inter": link_of(hardware.get("inter"), hardware["gpu"]),
             },
         }
@@ -101,7 +130,10 @@ def _degrees(case: Case) -> dict[str, int]:
     """dp from the number of GPUs where it is not given, and never more replicas than sequences."""
     tp, pp, cp = (case["parallel"][axis] for axis in ("tp", "pp", "cp"))
     dp = case["parallel"].get("dp") or max(1, (case["hardware"].get("n_gpus") or 2048) // (tp * pp * cp))
-    return {"dp": min(dp, case["train"].get("global_batch") or dp), "tp": tp, "pp": pp, "cp": cp}
+    dp = min(dp, case["train"].get("global_batch") or dp)
+    moe = mixture_of(case["model"])
+    ep = expert_ranks(case["parallel"].get("ep") or 1, moe, dp * cp) if moe else 1
+    return {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": ep}
 
 
 def _zero_stage(case: Case) -> int:
@@ -145,8 +177,11 @@ def _model(model: Case, train: Case, tp: int) -> dict[str, Any]:
         "positions": "learned" if short and gelu else "rotary",
         "dropout": 0.1 if gelu and short and not train.get("flash_attention") else 0.0,
     }
-    if model["hidden"] % model["heads"]:
-        table["head_dim"] = -(-model["hidden"] // model["heads"])
+    moe = mixture_of(model)
+    if moe:
+        table |= {"moe": moe, "ffn": moe["ffn"]}
+    if model.get("head_dim") or model["hidden"] % model["heads"]:
+        table["head_dim"] = model.get("head_dim") or -(-model["hidden"] // model["heads"])
     return table
 
 
@@ -203,6 +238,7 @@ def _schedule(case: Case, parallel: Case) -> tuple[str, int]:
     return ("interleaved", vpp) if vpp > 1 else ("1f1b", 1)
 
 
-def tokens_of(case: Case) -> float:
-    """Tokens of the whole run, 0 where nobody states them."""
-    return TOKENS.get(str((case.get("model") or {}).get("name")), 0.0)
+def budget_of(case: Case) -> tuple[float, float]:
+    """Tokens of the whole run, 0 where nobody states them, and the share of its GPU-hours that trained."""
+    name = re.sub("[^a-z0-9]", "", str((case.get("model") or {}).get("name")).lower())
+    return next(((tokens, share) for part, tokens, share in BUDGETS if part in name), (0.0, 1.0))

@@ -1,11 +1,11 @@
 """What plan predicts for a published run: one number for every metric that the schema names."""
 
 import dataclasses
-from collections.abc import Iterable
 from typing import Any
 
-from published_jobs import Case, half_recomputed, job_of, light_ends, stack_of, tokens_of
+from published_jobs import Case, budget_of, half_recomputed, job_of, light_ends, stack_of, system_for
 from published_schedules import bubbles, speedups
+from published_tables import gpu_of
 
 from pdtlib.plan import flops, presets, states
 from pdtlib.plan.activations import Setting, layer_bytes
@@ -49,14 +49,14 @@ def seconds_of(case: Case, job: Job, system: System) -> float:
 
 
 def _run(case: Case, job: Job) -> dict[str, float]:
-    seconds = seconds_of(case, job, system_of(job, software=stack_of(case)))
+    seconds = seconds_of(case, job, system_for(case, job))
     found = rates(case, job, seconds)
     held = footprint(job, software=stack_of(case), half=half_recomputed(case), light_ends=light_ends(case))
     found["memory_GB"], found["memory_GiB"] = held / GB, held / GIB
-    tokens = tokens_of(case)
+    tokens, share = budget_of(case)
     if tokens:
         steps = tokens / (job.train.global_batch * job.model.seq)
-        found["gpu_hours"] = steps * seconds * job.parallel.world_size / 3600
+        found["gpu_hours"] = steps * seconds * job.parallel.world_size / 3600 / share
     return found
 
 
@@ -170,7 +170,7 @@ def _collective(case: Case) -> dict[str, float]:
     data = case.get("input") or {}
     if "collective" not in data:
         return {}
-    gpu = _gpu_of(str(data["gpu"]))
+    gpu = gpu_of(str(data["gpu"]))
     n, size = data["n_ranks"], data["bytes"]
     links = fabric(gpu, "ib-ndr-400")
     if "NVLS off" in str(data.get("algo")) or str(data.get("algo")) == "RING":
@@ -182,12 +182,6 @@ def _collective(case: Case) -> dict[str, float]:
     )
     passes = 2 if data["collective"] == "all_reduce" else 1
     return {"busbw_GBs": passes * (n - 1) / n * size / seconds / GB}
-
-
-def _gpu_of(text: str) -> str:
-    names: Iterable[str] = presets.GPUS
-    family = text.partition("-")[0]
-    return "A100-SXM4-80" if family == "A100" else next(name for name in names if name.startswith(family))
 
 
 def _failures(case: Case) -> dict[str, float]:
