@@ -6,7 +6,7 @@ import importlib
 
 from pdtlib.explore.explorer import Explorer
 
-IDS = ("memory-stack", "training-time", "ring-all-reduce", "zero", "overlap")
+IDS = ("memory-stack", "training-time", "ring-all-reduce", "zero", "overlap", "tensor-split")
 
 
 def get(id: str) -> Explorer:
