@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from pdtlib.plan.chunks import chunks_of
 from pdtlib.plan.comm import Message
-from pdtlib.plan.params import TensorSpec, split_layers
+from pdtlib.plan.params import TensorSpec
 from pdtlib.plan.placement import is_expert, rank_tensors
 from pdtlib.plan.sharding import ROOT, buckets, group_units, padded_numel, shard_numel
 from pdtlib.plan.spec import Job
@@ -49,11 +50,9 @@ def flats(job: Job, stage: int = 0) -> tuple[Flat, ...]:
 
 def _first_alike(job: Job, stage: int) -> int:
     """The first stage between the ends with as many layers in its chunks: its buffers are the same."""
-    pp, vpp = job.parallel.pp, job.parallel.vpp
-    if not 0 < stage < pp - 1:
+    if not 0 < stage < job.parallel.pp - 1:
         return stage
-    runs = split_layers(job.model.layers, pp * vpp)
-    sizes = [[len(run) for run in runs[index::pp]] for index in (*range(1, stage), stage)]
+    sizes = [[len(chunk.layers) for chunk in chunks_of(job, index)] for index in range(1, stage + 1)]
     return 1 + sizes.index(sizes[-1])
 
 

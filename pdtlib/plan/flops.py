@@ -7,6 +7,7 @@ MFU is the share of peak that model FLOPs reach, HFU the share that hardware FLO
 
 from dataclasses import dataclass
 
+from pdtlib.plan.chunks import num_recomputed
 from pdtlib.plan.spec import Job, Model
 
 ATTENTION_CONVENTIONS = ("full", "causal", "none")
@@ -72,20 +73,26 @@ def model_flops_per_token(model: Model, *, conventions: Conventions = USUAL) -> 
 
 
 def hardware_flops_per_token(
-    model: Model, *, recompute: str, flash_attention: bool = False, conventions: Conventions = USUAL
+    model: Model,
+    *,
+    recompute: str,
+    recomputed_layers: int | None = None,
+    flash_attention: bool = False,
+    conventions: Conventions = USUAL,
 ) -> float:
-    """FLOPs executed for one training token.
+    """FLOPs executed for one training token; ``recomputed_layers`` of all layers run again, None is all.
 
     Full recomputation runs the layers, but not the logits, once more (Narayanan 2021, eq. 3). Selective
     recomputation and flash attention run the attention core once more. By convention flash attention's own
     recomputation inside its kernel is not counted when ``flash_attention`` is left False.
     """
     forward = forward_per_token(model, conventions=conventions)
-    again = 0.0
+    share = 1.0 if recomputed_layers is None else recomputed_layers / model.layers
+    again = forward.attention if flash_attention else 0.0
     if recompute == "full":
-        again = forward.linear + forward.attention
-    elif recompute == "selective" or flash_attention:
-        again = forward.attention
+        again = max(again, share * (forward.linear + forward.attention))
+    elif recompute == "selective":
+        again = max(again, share * forward.attention)
     return 3.0 * forward.total + again
 
 
@@ -108,8 +115,9 @@ def model_flops_per_step(job: Job, *, conventions: Conventions = USUAL) -> float
 def hardware_flops_per_step(job: Job, *, conventions: Conventions = USUAL) -> float:
     """FLOPs executed in one optimizer step over the whole global batch."""
     tokens = job.train.global_batch * job.model.seq
+    again = sum(num_recomputed(job, stage) for stage in range(job.parallel.pp))
     return tokens * hardware_flops_per_token(
-        job.model, recompute=job.train.recompute, conventions=conventions
+        job.model, recompute=job.train.recompute, recomputed_layers=again, conventions=conventions
     )
 
 

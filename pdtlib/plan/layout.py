@@ -151,12 +151,24 @@ def _stages(job: Job) -> Iterator[Problem]:
 
 def _schedule(job: Job) -> Iterator[Problem]:
     parallel, schedule = job.parallel, job.parallel.schedule
-    if parallel.vpp > 1 and schedule not in ("interleaved", "zb-v", "dualpipe"):
+    if parallel.vpp > 1 and schedule not in ("interleaved", "zb-v"):
         message = f"{schedule} runs one chunk a stage, not {parallel.vpp}"
         yield Problem("parallel.schedule", message, ("interleaved",))
+    if schedule == "zb-v" and parallel.pp > 1 and parallel.vpp != 2:
+        yield Problem("parallel.vpp", f"zb-v runs two chunks a stage, not {parallel.vpp}", (2,))
     if schedule == "dualpipe" and parallel.pp > 1 and parallel.pp % 2:
         message = f"dualpipe pairs stages, so it needs an even number of them, not {parallel.pp}"
         yield Problem("parallel.schedule", message, ("1f1b", "zb-h1"))
+
+
+def _recompute(job: Job) -> Iterator[Problem]:
+    train, layers = job.train, job.model.layers
+    if train.recompute_layers and train.recompute == "none":
+        message = f"{train.recompute_layers} layers to recompute, but recompute is none"
+        yield Problem("train.recompute_layers", message)
+    elif train.recompute_layers > layers:
+        message = f"{train.recompute_layers} layers of each chunk, and the model has {layers}"
+        yield Problem("train.recompute_layers", message, tuple(range(1, min(layers, 16) + 1)))
 
 
 def _experts(job: Job) -> Iterator[Problem]:
@@ -204,6 +216,7 @@ RULES: dict[Callable[[Job], Iterator[Problem]], tuple[str, ...]] = {
     _context: ("model.seq", "model.heads", "parallel.tp", "parallel.cp", "parallel.context"),
     _stages: ("model.layers", "parallel.pp", "parallel.vpp"),
     _schedule: ("parallel.pp", "parallel.vpp", "parallel.schedule"),
+    _recompute: ("model.layers", "train.recompute", "train.recompute_layers"),
     _experts: ("model.moe", "parallel.ep", "parallel.dp", "parallel.cp"),
     _batch: _BATCH,
 }

@@ -17,9 +17,9 @@ Volumes of one micro-batch of b sequences of s positions, of which a rank has s 
 
 from collections.abc import Iterator
 
+from pdtlib.plan.chunks import chunk_runs, has_first, has_last, layout_of
 from pdtlib.plan.comm import Message
 from pdtlib.plan.flats import TINY_BYTES, data_parallel_messages
-from pdtlib.plan.params import split_layers
 from pdtlib.plan.placement import rank_tensors
 from pdtlib.plan.spec import Job
 from pdtlib.plan.states import engine_accounting
@@ -49,25 +49,28 @@ def element_bytes(job: Job) -> int:
     return 4 if job.train.precision == "fp32" else 2
 
 
-def chunk_sizes(job: Job, stage: int) -> list[int]:
-    """Layers of each of the stage's chunks, first to last."""
-    parallel = job.parallel
-    runs = split_layers(job.model.layers, parallel.pp * parallel.vpp)
-    return [len(run) for run in runs[stage :: parallel.pp]]
-
-
 def block_bytes(job: Job) -> float:
     """Bytes of one micro-batch between two layers, ``b s h``, on a rank's share of positions."""
     tokens = job.train.micro_batch * job.model.seq / job.parallel.cp
     return tokens * job.model.hidden * element_bytes(job)
 
 
+def _layer_calls(job: Job, stage: int) -> int:
+    """Forward passes of single layers in a step."""
+    return sum(len(chunk.layers) * times for chunk, times in chunk_runs(job, stage))
+
+
+def _recomputed_calls(job: Job, stage: int) -> int:
+    """Those of them that are run again for the backward pass, whole or in part."""
+    return sum(chunk.recomputed * times for chunk, times in chunk_runs(job, stage))
+
+
 def _tensor(job: Job, stage: int) -> Iterator[Message]:
     parallel, train, tp = job.parallel, job.train, job.parallel.tp
-    micro_batches, block = job.gradient_accumulation, block_bytes(job)
-    layers = sum(chunk_sizes(job, stage)) * micro_batches
-    first, last = (stage == 0) * micro_batches, (stage == parallel.pp - 1) * micro_batches
-    again = layers if train.recompute == "full" else 0
+    block, layers, runs = block_bytes(job), _layer_calls(job, stage), chunk_runs(job, stage)
+    first = sum(times for chunk, times in runs if chunk.first)
+    last = sum(times for chunk, times in runs if chunk.last)
+    again = _recomputed_calls(job, stage) if train.recompute == "full" else 0
     ends = again * (2 if job.model.dropout > 0 else 1)
     if train.sequence_parallel:
         yield Message("tp", "all_gather", "forward", 2 * layers + last, block, tp)
@@ -108,12 +111,11 @@ def _context(job: Job, stage: int) -> Iterator[Message]:
     model, parallel, cp = job.model, job.parallel, job.parallel.cp
     if cp == 1:
         return
-    calls = sum(chunk_sizes(job, stage)) * job.gradient_accumulation
+    calls, again = _layer_calls(job, stage), _recomputed_calls(job, stage)
     tokens = job.train.micro_batch * model.seq / cp
     width = model.head_dim * element_bytes(job)
     query = tokens * model.heads / parallel.tp * width
     key = tokens * max(model.kv_heads / parallel.tp, 1) * width
-    again = calls if job.train.recompute != "none" else 0
     for phase, times in (("forward", calls), ("recompute", again), ("backward", calls)):
         if parallel.context == "ulysses":
             # Selective recomputation needs the core's output as it is, not exchanged back.
@@ -126,13 +128,16 @@ def _context(job: Job, stage: int) -> Iterator[Message]:
 
 
 def _pipeline(job: Job, stage: int) -> Iterator[Message]:
-    parallel, micro_batches = job.parallel, job.gradient_accumulation
+    parallel, layout = job.parallel, layout_of(job)
     size = block_bytes(job) / (parallel.tp if job.train.sequence_parallel else 1)
-    out = parallel.vpp - (stage == parallel.pp - 1)
-    back = parallel.vpp - (stage == 0)
-    yield Message("pp", "send", "forward", out * micro_batches, size, parallel.pp)
-    yield Message("pp", "send", "backward", back * micro_batches, size, parallel.pp)
-    if job.model.tied_embeddings and parallel.pp > 1 and stage in (0, parallel.pp - 1):
+    out = back = 0
+    for index, (_, times) in enumerate(chunk_runs(job, stage)):
+        after, before = layout.after(stage, index), layout.before(stage, index)
+        out += times * (after is not None and after[0] != stage)  # ZB-V's turn stays on its rank
+        back += times * (before is not None and before[0] != stage)
+    yield Message("pp", "send", "forward", out, size, parallel.pp)
+    yield Message("pp", "send", "backward", back, size, parallel.pp)
+    if job.model.tied_embeddings and has_first(job, stage) != has_last(job, stage):
         width = engine_accounting(job.train.precision, job.train.grad_precision).grads
         size = job.model.vocab * job.model.hidden // parallel.tp * width
         yield Message("pp", "all_reduce", "grads", 1, size, 2)
@@ -142,10 +147,11 @@ def _pipeline(job: Job, stage: int) -> Iterator[Message]:
 def _expert(job: Job, stage: int) -> Iterator[Message]:
     if job.model.moe is None:
         return
-    calls = sum(chunk_sizes(job, stage)) * job.gradient_accumulation
+    calls, again = _layer_calls(job, stage), 0
     size = block_bytes(job) * job.model.moe.top_k
     if job.train.sequence_parallel:
         size /= job.parallel.tp
-    again = calls if job.train.recompute == "full" else 0
+    if job.train.recompute == "full":
+        again = _recomputed_calls(job, stage)
     for phase, times in (("forward", calls), ("recompute", again), ("backward", calls)):
         yield Message("ep", "all_to_all", phase, 2 * times, size, job.parallel.ep)

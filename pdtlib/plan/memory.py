@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from pdtlib.plan.activations import Setting, layer_bytes, logits_bytes
 from pdtlib.plan.activations_cpu import cpu_layer_tensors, cpu_outside_bytes
+from pdtlib.plan.chunks import Chunk, chunks_of, has_first, has_last, num_recomputed
 from pdtlib.plan.flats import gathered_bytes, held_bytes
-from pdtlib.plan.params import split_layers
 from pdtlib.plan.spec import Job
 
 
@@ -79,16 +79,15 @@ def chunks_in_flight(job: Job, stage: int) -> int:
 def stage_memory(job: Job, stage: int) -> StageMemory:
     """Bytes on a rank of this pipeline stage, counted from 0. DualPipe's ranks hold two stages' states."""
     held = held_bytes(job, stage)
-    copies = 2 if job.parallel.schedule == "dualpipe" and job.parallel.pp > 1 else 1
     activations, logits = kept_for_backward(job, stage)
     buffers = float(gathered_bytes(job, stage))
-    if stage == job.parallel.pp - 1:
+    if has_last(job, stage):
         tokens = job.train.micro_batch * job.model.seq / job.parallel.cp
         buffers += tokens * job.model.vocab * element_bytes(job) / job.parallel.tp
     return StageMemory(
-        params=copies * held.params,
-        grads=copies * held.grads,
-        optimizer=copies * held.optimizer,
+        params=held.params,
+        grads=held.grads,
+        optimizer=held.optimizer,
         activations=activations,
         logits=logits,
         buffers=buffers,
@@ -99,21 +98,25 @@ def kept_for_backward(job: Job, stage: int) -> tuple[float, float]:
     """Bytes of activations, and of fp32 logits, on a rank of this pipeline stage."""
     model, parallel, setting = job.model, job.parallel, setting_of(job)
     in_flight = chunks_in_flight(job, stage)
-    per_layer = one_layer_bytes(job, setting)
-    largest_chunk = max(
-        len(run) for run in split_layers(model.layers, parallel.pp * parallel.vpp)[stage :: parallel.pp]
-    )
-    activations = in_flight * largest_chunk * per_layer
-    if setting.recompute == "full":
-        activations += recomputed_layer_bytes(job)
-    first, last = stage == 0, stage == parallel.pp - 1
+    largest = max(_chunk_bytes(job, chunk) for chunk in chunks_of(job, stage))
+    activations = in_flight * largest + recomputed_layer_bytes(job, stage)
+    first, last = has_first(job, stage), has_last(job, stage)
     micro_batches = -(-in_flight // parallel.vpp)
+    if any(chunk.recomputed < len(chunk.layers) for chunk in chunks_of(job, stage)):
+        setting = replace(setting, recompute="none")  # what such layers share is kept
     activations += micro_batches * _outside_bytes(job, setting, first=first, last=last)
     logits = 0.0
     if last:
         tokens = setting.micro_batch * setting.seq / setting.cp
         logits = micro_batches * logits_bytes(tokens, vocab=model.vocab, tp=parallel.tp)
     return activations, logits
+
+
+def _chunk_bytes(job: Job, chunk: Chunk) -> float:
+    """What one micro-batch keeps in the layers of a chunk."""
+    setting = setting_of(job)
+    kept = (len(chunk.layers) - chunk.recomputed) * one_layer_bytes(job, replace(setting, recompute="none"))
+    return kept + chunk.recomputed * one_layer_bytes(job, setting)
 
 
 def on_cpu(job: Job) -> bool:
@@ -139,8 +142,10 @@ def _outside_bytes(job: Job, setting: Setting, *, first: bool, last: bool) -> fl
     return mask + (2 * elements * setting.element_bytes if last else 0.0)
 
 
-def recomputed_layer_bytes(job: Job) -> float:
-    """What one layer keeps while its backward pass runs, having been recomputed."""
+def recomputed_layer_bytes(job: Job, stage: int = 0) -> float:
+    """What a fully recomputed layer keeps while its backward pass runs; 0 on a stage without one."""
+    if job.train.recompute != "full" or not num_recomputed(job, stage):
+        return 0.0
     return one_layer_bytes(job, replace(setting_of(job), recompute="none"))
 
 

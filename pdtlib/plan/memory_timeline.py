@@ -45,7 +45,7 @@ def memory_timeline(job: Job, stage: int, *, costs: Costs | None = None) -> Memo
     timeline = simulate(schedule_of(job), costs or Costs(forward=1, backward_input=1, backward_weight=1))
     states = held_bytes(job, stage).total
     activations, logits = kept_for_backward(job, stage)
-    again = recomputed_layer_bytes(job) if job.train.recompute == "full" else 0.0
+    again = recomputed_layer_bytes(job, stage)
     each = (activations + logits - again) / (chunks_in_flight(job, stage) / job.parallel.vpp)
     steps = [(0.0, states)]
     steps += [

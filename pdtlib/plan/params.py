@@ -7,9 +7,9 @@ biases, tied embeddings and experts right. The engine's models have exactly thes
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 from math import prod
 
+from pdtlib.plan.chunks import passed_chunks
 from pdtlib.plan.spec import Job, Model
 
 PARTS = ("embedding", "positions", "attention", "mlp", "router", "experts", "norm", "head")
@@ -145,37 +145,22 @@ def count(model: Model) -> ParamCount:
     return ParamCount(total, total - idle, {part: n for part, n in by_part.items() if n})
 
 
-def split_layers(layers: int, chunks: int) -> tuple[range, ...]:
-    """Cut ``layers`` into ``chunks`` runs whose sizes differ by at most one, the larger ones first.
-
-    >>> [len(run) for run in split_layers(30, 4)]
-    [8, 8, 7, 7]
-    """
-    if not 1 <= chunks <= layers:
-        raise ValueError(f"chunks={chunks}: {layers} layers can be cut into 1 to {layers} chunks")
-    size, extra = divmod(layers, chunks)
-    starts = [i * size + min(i, extra) for i in range(chunks + 1)]
-    return tuple(range(a, b) for a, b in pairwise(starts))
-
-
-def stage_layers(model: Model, *, pp: int, vpp: int = 1) -> tuple[tuple[int, ...], ...]:
-    """The layers of every stage: with ``vpp`` chunks a stage, chunk c lies on stage c mod pp."""
-    runs = split_layers(model.layers, pp * vpp)
-    return tuple(tuple(i for run in runs[stage::pp] for i in run) for stage in range(pp))
-
-
 def stages(job: Job) -> tuple[Stage, ...]:
     """Layers and parameters of every stage: embeddings on the first, final norm and head on the last.
 
     The layers are a complete, disjoint partition; the parameters, less tied copies, sum to the model's total.
+    DualPipe's second copy of the model is not in it.
     """
-    model, last = job.model, job.parallel.pp - 1
+    model = job.model
     before = sum(spec.numel for spec in tensors_before(model))
     after = sum(spec.numel for spec in tensors_after(model))
-    tied_copy = model.vocab * model.hidden if model.tied_embeddings and last > 0 else 0
+    tied_copy = model.vocab * model.hidden if model.tied_embeddings else 0
     found = []
-    for index, layers in enumerate(stage_layers(model, pp=job.parallel.pp, vpp=job.parallel.vpp)):
-        params = len(layers) * layer_params(model)
-        params += before * (index == 0) + (after + tied_copy) * (index == last)
-        found.append(Stage(index, layers, params, tied_copy if index == last else 0))
+    for index in range(job.parallel.pp):
+        held = passed_chunks(job, index)
+        first, ends = any(chunk.first for chunk in held), any(chunk.last for chunk in held)
+        layers = tuple(layer for chunk in held for layer in chunk.layers)
+        copy = tied_copy if ends and not first else 0
+        params = len(layers) * layer_params(model) + before * first + after * ends + copy
+        found.append(Stage(index, layers, params, copy))
     return tuple(found)

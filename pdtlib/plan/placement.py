@@ -8,7 +8,8 @@ than ranks. Experts are dealt out over the expert-parallel group and cut like an
 
 from dataclasses import replace
 
-from pdtlib.plan.params import TensorSpec, layer_tensors, stage_layers, tensors_after, tensors_before
+from pdtlib.plan.chunks import chunks_of
+from pdtlib.plan.params import TensorSpec, layer_tensors, tensors_after, tensors_before
 from pdtlib.plan.spec import Job, Model
 
 _BY_OUTPUT = ("q", "gate", "up")
@@ -45,23 +46,24 @@ def is_expert(spec: TensorSpec) -> bool:
 def rank_tensors(job: Job, stage: int) -> tuple[TensorSpec, ...]:
     """The tensors that a rank of this pipeline stage holds, in its own shapes, in forward order.
 
-    The last stage of several holds its own copy of a tied embedding. Of the experts a rank holds the first
+    The last of several stages holds its own copy of a tied embedding, where it does not have the embedding
+    itself. DualPipe's ranks hold a chunk of each copy of the model. Of the experts a rank holds the first
     ``experts / ep``, which stand for any rank's: all experts have one shape.
     """
     model, parallel = job.model, job.parallel
-    if not 0 <= stage < parallel.pp:
-        raise ValueError(f"stage={stage}; valid: 0 to {parallel.pp - 1}")
-    last = parallel.pp - 1
     kept_experts = 0 if model.moe is None else model.moe.experts // parallel.ep
-    whole = list(tensors_before(model)) if stage == 0 else []
-    for layer in stage_layers(model, pp=parallel.pp, vpp=parallel.vpp)[stage]:
-        whole += [
-            spec
-            for spec in layer_tensors(model, layer)
-            if not is_expert(spec) or int(spec.name.split(".")[4]) < kept_experts
-        ]
-    if stage == last:
-        whole += tensors_after(model)
-        if model.tied_embeddings and last > 0:
-            whole.append(TensorSpec("embed.weight", (model.vocab, model.hidden), "embedding"))
-    return tuple(cut(spec, model=model, tp=parallel.tp) for spec in whole)
+    whole: dict[str, TensorSpec] = {}
+    for chunk in chunks_of(job, stage):
+        found = list(tensors_before(model)) if chunk.first else []
+        for layer in chunk.layers:
+            found += [
+                spec
+                for spec in layer_tensors(model, layer)
+                if not is_expert(spec) or int(spec.name.split(".")[4]) < kept_experts
+            ]
+        if chunk.last:
+            found += tensors_after(model)
+            if model.tied_embeddings:
+                found.append(TensorSpec("embed.weight", (model.vocab, model.hidden), "embedding"))
+        whole |= {spec.name: spec for spec in found if spec.name not in whole}
+    return tuple(cut(spec, model=model, tp=parallel.tp) for spec in whole.values())

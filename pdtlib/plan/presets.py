@@ -22,13 +22,17 @@ _LLAMA: dict[str, object] = {
     "positions": "rotary",
     "biases": "none",
 }
+_LLAMA3: dict[str, object] = {**_LLAMA, "rope_theta": 500_000.0}
 _QWEN: dict[str, object] = {
     "activation": "swiglu",
     "norm": "rmsnorm",
     "positions": "rotary",
     "biases": "qkv",
+    "rope_theta": 1_000_000.0,
     "seq": 4096,
 }
+
+_QWEN_SMALL: dict[str, object] = {**_QWEN, "vocab": 151936, "tied_embeddings": True, "norm_eps": 1e-6}
 
 
 def _shape(
@@ -51,21 +55,28 @@ MODELS: dict[str, dict[str, object]] = {
     "llama2-7b": _shape(_LLAMA, 32, 4096, 32, ffn=11008, vocab=32000, seq=4096),
     "llama2-13b": _shape(_LLAMA, 40, 5120, 40, ffn=13824, vocab=32000, seq=4096),
     "llama2-70b": _shape(_LLAMA, 80, 8192, 64, kv_heads=8, ffn=28672, vocab=32000, seq=4096),
-    # Llama team 2024 (arXiv:2407.21783), Table 3.
-    "llama3-8b": _shape(_LLAMA, 32, 4096, 32, kv_heads=8, ffn=14336, vocab=128256, seq=8192),
-    "llama3-70b": _shape(_LLAMA, 80, 8192, 64, kv_heads=8, ffn=28672, vocab=128256, seq=8192),
-    "llama3-405b": _shape(_LLAMA, 126, 16384, 128, kv_heads=8, ffn=53248, vocab=128256, seq=8192),
+    # Llama team 2024 (arXiv:2407.21783), Table 3; section 3.2 for the base of the rotary positions.
+    "llama3-8b": _shape(_LLAMA3, 32, 4096, 32, kv_heads=8, ffn=14336, vocab=128256, seq=8192),
+    "llama3-70b": _shape(_LLAMA3, 80, 8192, 64, kv_heads=8, ffn=28672, vocab=128256, seq=8192),
+    "llama3-405b": _shape(_LLAMA3, 126, 16384, 128, kv_heads=8, ffn=53248, vocab=128256, seq=8192),
     # Qwen team 2024 (arXiv:2412.15115), Table 1, and the released configurations.
-    "qwen2.5-0.5b": _shape(_QWEN, 24, 896, 14, kv_heads=2, ffn=4864, vocab=151936, tied_embeddings=True),
-    "qwen2.5-1.5b": _shape(_QWEN, 28, 1536, 12, kv_heads=2, ffn=8960, vocab=151936, tied_embeddings=True),
-    "qwen2.5-3b": _shape(_QWEN, 36, 2048, 16, kv_heads=2, ffn=11008, vocab=151936, tied_embeddings=True),
-    "qwen2.5-7b": _shape(_QWEN, 28, 3584, 28, kv_heads=4, ffn=18944, vocab=152064),
+    "qwen2.5-0.5b": _shape(_QWEN_SMALL, 24, 896, 14, kv_heads=2, ffn=4864),
+    "qwen2.5-1.5b": _shape(_QWEN_SMALL, 28, 1536, 12, kv_heads=2, ffn=8960),
+    "qwen2.5-3b": _shape(_QWEN_SMALL, 36, 2048, 16, kv_heads=2, ffn=11008),
+    "qwen2.5-7b": _shape(_QWEN, 28, 3584, 28, kv_heads=4, ffn=18944, vocab=152064, norm_eps=1e-6),
     "qwen2.5-14b": _shape(_QWEN, 48, 5120, 40, kv_heads=8, ffn=13824, vocab=152064),
     "qwen2.5-32b": _shape(_QWEN, 64, 5120, 40, kv_heads=8, ffn=27648, vocab=152064),
     "qwen2.5-72b": _shape(_QWEN, 80, 8192, 64, kv_heads=8, ffn=29568, vocab=152064),
-    # Jiang 2024 (arXiv:2401.04088), Table 1.
+    # Jiang 2024 (arXiv:2401.04088), Table 1; the released configuration for the rotary base.
     "mixtral-8x7b": _shape(
-        _LLAMA, 32, 4096, 32, kv_heads=8, vocab=32000, seq=4096, moe={"experts": 8, "top_k": 2, "ffn": 14336}
+        {**_LLAMA, "rope_theta": 1_000_000.0},
+        32,
+        4096,
+        32,
+        kv_heads=8,
+        vocab=32000,
+        seq=4096,
+        moe={"experts": 8, "top_k": 2, "ffn": 14336},
     ),
     "article-70b": _shape(_GPT, 80, 8192, 64, vocab=32000, seq=4096, dropout=0.1),
 }

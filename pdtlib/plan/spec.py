@@ -84,7 +84,9 @@ class Model:
     An omitted field follows the family that ``activation`` names: gelu means GPT-2's layernorm, learned
     positions, biases everywhere and an MLP of 4 x hidden; swiglu means Llama's rmsnorm, rotary positions, no
     biases and an MLP of 8/3 x hidden rounded up to a multiple of 256. ``kv_heads`` defaults to ``heads`` and
-    ``head_dim`` to ``hidden / heads``. In Python, 0 and "" stand for "omitted".
+    ``head_dim`` to ``hidden / heads``. In Python, 0 and "" stand for "omitted". ``rope_theta`` is the base of
+    the rotary positions' wavelengths (Su 2021, arXiv:2104.09864, section 3.2.2), ``norm_eps`` is what a norm
+    adds to the variance.
     """
 
     name: Annotated[str, Text()] = ""
@@ -103,6 +105,8 @@ class Model:
     biases: Annotated[str, OneOf(("none", "qkv", "all"))] = ""
     qk_norm: bool = False
     dropout: Annotated[float, Real(0.0, 1.0)] = 0.0
+    rope_theta: Annotated[float, Real(1.0)] = 10000.0
+    norm_eps: Annotated[float, Real(1e-12, 1.0)] = 1e-5
     moe: MoE | None = None
 
     def __post_init__(self) -> None:
@@ -125,6 +129,8 @@ class Train:
     ``clip_grad_norm = 0`` means no clipping. ``grad_precision`` is what gradients are kept and reduced in:
     the parameters' own precision or fp32. ``reshard_after_forward`` is ZeRO-3's choice: free the gathered
     parameters after the forward pass and gather them again for the backward pass, or keep them.
+    ``recompute_layers`` recomputes the first so many layers of each chunk alone, a chunk being a run of
+    layers that a rank holds; omitted (0), all of them.
     """
 
     global_batch: Count = 0
@@ -135,6 +141,7 @@ class Train:
     zero_stage: Annotated[int, Whole(0, 3)] = 0
     reshard_after_forward: bool = True
     recompute: Annotated[str, OneOf(("none", "selective", "full"))] = "none"
+    recompute_layers: Few = 0
     sequence_parallel: bool = False
     flash_attention: bool = True
     clip_grad_norm: Annotated[float, Real(0.0)] = 1.0
@@ -150,7 +157,7 @@ class Parallel:
     """How the model and the batch are spread over ``dp x tp x pp x cp`` ranks.
 
     Expert parallelism takes its ranks from dp x cp and adds none. ``schedule`` defaults to 1f1b, or to
-    interleaved when ``vpp > 1``.
+    interleaved when ``vpp > 1``. ``vpp`` defaults to 1, or to the 2 chunks that ZB-V always has.
     """
 
     dp: Count = 1
@@ -158,11 +165,12 @@ class Parallel:
     pp: Count = 1
     cp: Count = 1
     ep: Count = 1
-    vpp: Few = 1
+    vpp: Few = 0
     schedule: Annotated[str, OneOf(SCHEDULES)] = ""
     context: Annotated[str, OneOf(("ring", "ulysses"))] = "ring"
 
     def __post_init__(self) -> None:
+        fill_in(self, {"vpp": 2 if self.schedule == "zb-v" and self.pp > 1 else 1})
         fill_in(self, {"schedule": "interleaved" if self.vpp > 1 else "1f1b"})
 
     @property

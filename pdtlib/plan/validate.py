@@ -165,7 +165,11 @@ def _read_moe(where: str, value: object) -> tuple[object, list[Problem]]:
 
 
 def _check_kinds(path: str, section: object) -> list[Problem]:
+    """Problems of a section built in Python; what was left out is as it should be."""
     values = {item.name: getattr(section, item.name) for item in fields(section)}  # type: ignore[arg-type]
+    for item in fields(section):  # type: ignore[arg-type]
+        if item.default is not MISSING and values[item.name] == item.default:
+            del values[item.name]
     return _read(path, type(section), values)[1]
 
 

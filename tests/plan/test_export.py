@@ -261,3 +261,33 @@ def test_pdt_export(capsys, tmp_path):
     assert json.loads(out)["problems"][0]["field"] == "train.zero_stage"
     assert "torchtitan" in err
     assert pdt(capsys, "export", path, "--to", "nemo", "--out", tmp_path)[0] == 2
+
+
+def test_megatron_recomputes_blocks_of_layers():
+    """A number of layers goes by blocks: the first so many of every chunk, as in our own engine."""
+    whole, part = (
+        megatron(job_with({"recompute": "full", **some}, {"pp": 2})) for some in ({}, {"recompute_layers": 5})
+    )
+    assert (whole["recompute-method"], whole["recompute-num-layers"]) == ("uniform", "1")
+    assert (part["recompute-method"], part["recompute-num-layers"]) == ("block", "5")
+
+
+@pytest.mark.parametrize(("to", "kind"), [("megatron", "selective"), ("torchtitan", "full")])
+def test_targets_without_partial_recomputation_refuse_it(to, kind):
+    job = job_with({"recompute": kind, "recompute_layers": 5})
+    assert refused(job, to) == {"train.recompute_layers"}
+    assert not refused(job_with({"recompute": kind, "recompute_layers": 32}), to)
+
+
+def test_rotary_base_and_epsilon_reach_the_target():
+    flags = megatron(job_with(model={"norm_eps": 1e-6}))
+    assert (flags["rotary-base"], flags["norm-epsilon"]) == ("500000", "1e-06")
+    assert "rotary-base" not in megatron(from_dict({"model": {"preset": "gpt2"}}))
+    assert refused(job_with(model={"rope_theta": 10000.5}), "megatron") == {"model.rope_theta"}
+    notes = export(job_with(), to="torchtitan").notes
+    assert any("theta, here 500000" in note and "eps, here 1e-05" in note for note in notes)
+
+
+def test_deepspeed_says_which_layers_recompute():
+    notes = export(job_with({"recompute": "full", "recompute_layers": 5}), to="deepspeed").notes
+    assert any("first 5 layers" in note for note in notes)

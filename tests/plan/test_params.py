@@ -122,27 +122,6 @@ def test_names_and_shapes_of_a_small_llama():
     }
 
 
-@pytest.mark.parametrize(
-    ("layers", "stages", "sizes"), [(30, 4, [8, 8, 7, 7]), (10, 3, [4, 3, 3]), (61, 4, [16, 15, 15, 15])]
-)
-def test_layers_are_never_dropped(layers, stages, sizes):
-    """Field report: 30 layers on 4 stages built 28."""
-    found = params.stage_layers(Model(layers=layers, hidden=8, heads=1, vocab=8, seq=8), pp=stages)
-    assert [len(stage) for stage in found] == sizes
-    assert [layer for stage in found for layer in stage] == list(range(layers))
-
-
-def test_chunks_go_round_the_stages():
-    """Narayanan 2021, figure 4: with two chunks a stage, layers 1, 2, 9, 10 of 16 lie on the first of 4."""
-    model = Model(layers=16, hidden=8, heads=1, vocab=8, seq=8)
-    assert params.stage_layers(model, pp=4, vpp=2)[0] == (0, 1, 8, 9)
-
-
-def test_more_chunks_than_layers_are_refused():
-    with pytest.raises(ValueError, match="1 to 4 chunks"):
-        params.split_layers(4, 5)
-
-
 @pytest.mark.parametrize("pp", [1, 2, 5])
 @pytest.mark.parametrize("name", ["gpt2-medium", "llama3-8b"])
 def test_stages_sum_to_the_model_plus_the_tied_copy(name, pp):

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from pdtlib.plan.spec import JobError, Problem
+from pdtlib.plan.chunks import num_layers, num_recomputed
+from pdtlib.plan.spec import Job, JobError, Problem
 
 
 @dataclass(frozen=True)
@@ -29,3 +30,8 @@ class Rules:
         """Raise :class:`JobError` with every reason noted."""
         if self.problems:
             raise JobError(self.problems)
+
+
+def recomputes_a_part(job: Job) -> bool:
+    """Whether the job recomputes some of its layers, but not all."""
+    return any(0 < num_recomputed(job, stage) < num_layers(job, stage) for stage in range(job.parallel.pp))

@@ -8,7 +8,7 @@ num_stages)``.
 import json
 from typing import Any
 
-from pdtlib.plan.export.common import Export, Rules
+from pdtlib.plan.export.common import Export, Rules, recomputes_a_part
 from pdtlib.plan.spec import Job
 
 
@@ -70,7 +70,12 @@ def _notes(job: Job) -> list[str]:
     if parallel.tp > 1 and parallel.pp > 1:
         found.append(f"tensor parallelism over {parallel.tp} ranks is the model's own, through its mpu")
     if job.train.recompute != "none":
-        found.append(f"{job.train.recompute} recomputation is turned on in the model's code")
+        part = (
+            f", of the first {job.train.recompute_layers} layers of each stage"
+            if recomputes_a_part(job)
+            else ""
+        )
+        found.append(f"{job.train.recompute} recomputation is turned on in the model's code{part}")
     return found
 
 

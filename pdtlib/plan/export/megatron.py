@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from pdtlib.plan.batch import nearest_batches
-from pdtlib.plan.export.common import Export, Rules
+from pdtlib.plan.export.common import Export, Rules, recomputes_a_part
 from pdtlib.plan.spec import Job
 
 Flag = tuple[str, object]
@@ -39,7 +39,10 @@ def _model(job: Job) -> Iterator[Flag]:
     yield "seq-length", model.seq
     yield "max-position-embeddings", model.seq
     yield "position-embedding-type", "rope" if model.positions == "rotary" else "learned_absolute"
+    if model.positions == "rotary":
+        yield "rotary-base", int(model.rope_theta)
     yield "normalization", "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"
+    yield "norm-epsilon", model.norm_eps
     if model.activation == "swiglu":
         yield "swiglu", True
     if not model.tied_embeddings:
@@ -83,8 +86,9 @@ def _train(job: Job) -> Iterator[Flag]:
     yield "attention-backend", "flash" if train.flash_attention else "unfused"
     if train.recompute == "full":
         yield "recompute-granularity", "full"
-        yield "recompute-method", "uniform"
-        yield "recompute-num-layers", 1
+        # By blocks, the first so many layers of each chunk; uniformly, every layer by itself.
+        yield "recompute-method", "block" if train.recompute_layers else "uniform"
+        yield "recompute-num-layers", train.recompute_layers or 1
     elif train.recompute == "selective":
         yield "recompute-granularity", "selective"
 
@@ -164,6 +168,17 @@ def _check(job: Job) -> None:
         "train.flash_attention",
         "its flash attention takes 16-bit numbers",
         False,
+    )
+    rules.refuse(
+        train.recompute == "selective" and recomputes_a_part(job),
+        "train.recompute_layers",
+        "selective recomputation is of all layers",
+    )
+    rules.refuse(
+        job.model.positions == "rotary" and job.model.rope_theta % 1 != 0,
+        "model.rope_theta",
+        f"the base of its rotary positions is a whole number, not {job.model.rope_theta:g}",
+        int(job.model.rope_theta),
     )
     rules.refuse(
         train.warmup_steps >= train.steps,

@@ -2,7 +2,7 @@
 
 import math
 
-from pdtlib.plan.export.common import Export, Rules
+from pdtlib.plan.export.common import Export, Rules, recomputes_a_part
 from pdtlib.plan.schedule.rules import schedule_problems
 from pdtlib.plan.spec import Job
 
@@ -21,6 +21,11 @@ def to_torchtitan(job: Job) -> Export:
         f"launch {job.parallel.world_size} processes with --module llama3 --config of the model's size",
         "gradients are reduced in fp32, whatever their precision here",
     ]
+    model = job.model
+    notes.append(
+        f"the model's size stands in its configuration, and so do RoPE's theta, here {model.rope_theta:g}, "
+        f"and its norms' eps, here {model.norm_eps:g}"
+    )
     if job.train.recompute != "none":
         kind = "FullAC" if job.train.recompute == "full" else "SelectiveAC"
         notes.append(f"0.3 takes activation checkpointing from the model's configuration: {kind}")
@@ -88,6 +93,11 @@ def _check(job: Job) -> None:
     llama = model.activation == "swiglu" and model.norm == "rmsnorm" and model.positions == "rotary"
     rules.refuse(not llama, "model", "its models are of the Llama kind: swiglu, rmsnorm, rotary positions")
     rules.refuse(model.dropout > 0, "model.dropout", "its models have no dropout", 0.0)
+    rules.refuse(
+        recomputes_a_part(job),
+        "train.recompute_layers",
+        "its activation checkpointing covers every layer",
+    )
     rules.refuse(
         train.precision not in ("bf16", "fp32"),
         "train.precision",

@@ -84,6 +84,7 @@ def _variants(job: Job, parallel: Parallel, micro_batch: int, rejected: Counter[
                     micro_batch=micro_batch,
                     zero_stage=zero,
                     recompute=recompute,
+                    recompute_layers=0,
                     sequence_parallel=parallel.tp > 1,
                 )
                 chosen = replace(parallel, schedule=schedule, vpp=vpp)

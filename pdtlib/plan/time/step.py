@@ -7,7 +7,8 @@ others filling and draining it; for equal stages it equals the simulated table
 
 from dataclasses import dataclass
 
-from pdtlib.plan.ledger import block_bytes, chunk_sizes, element_bytes
+from pdtlib.plan.chunks import num_layers, num_recomputed
+from pdtlib.plan.ledger import block_bytes, element_bytes
 from pdtlib.plan.params import layer_params, stages
 from pdtlib.plan.spec import Job
 from pdtlib.plan.states import engine_accounting
@@ -54,28 +55,30 @@ def stage_work(job: Job, stage: int, *, system: System, fewer_at_ends: int = 0) 
     ``fewer_at_ends`` layers are taken from the first and the last of several stages, which have the embedding
     and the head to carry.
     """
-    layers = sum(chunk_sizes(job, stage))
+    layers = num_layers(job, stage)
     if stage in (0, job.parallel.pp - 1) and job.parallel.pp > 1:
         layers = max(0, layers - fewer_at_ends)
-    return _work(job, layers, stage == 0, stage == job.parallel.pp - 1, system)
+    again = min(layers, num_recomputed(job, stage))
+    return _work(job, layers, again, stage == 0, stage == job.parallel.pp - 1, system)
 
 
 def stages_work(job: Job, *, system: System, fewer_at_ends: int = 0) -> list[StageWork]:
     """:func:`stage_work` of every stage; stages alike are worked out once."""
-    alike: dict[tuple[int, bool, bool], StageWork] = {}
+    alike: dict[tuple[int, int, bool, bool], StageWork] = {}
     found = []
     for stage in range(job.parallel.pp):
-        kind = (sum(chunk_sizes(job, stage)), stage == 0, stage == job.parallel.pp - 1)
+        ends = (stage == 0, stage == job.parallel.pp - 1)
+        kind = (num_layers(job, stage), num_recomputed(job, stage), *ends)
         if kind not in alike:
             alike[kind] = stage_work(job, stage, system=system, fewer_at_ends=fewer_at_ends)
         found.append(alike[kind])
     return found
 
 
-def _work(job: Job, layers: int, first: bool, last: bool, system: System) -> StageWork:
+def _work(job: Job, layers: int, again: int, first: bool, last: bool, system: System) -> StageWork:
     times = layer_time(job, system=system)
     forward, weight = times.forward * layers, times.weight * layers
-    backward = (times.backward + times.again) * layers
+    backward = times.backward * layers + times.again * again
     if last:
         head_forward, head_backward, head_weight = _head(job, system)
         forward, backward, weight = forward + head_forward, backward + head_backward, weight + head_weight
@@ -225,7 +228,7 @@ def _sharded_s(job: Job, slowest: StageWork, system: System) -> float:
     accounting = engine_accounting(job.train.precision, job.train.grad_precision)
     ranks = job.parallel.dp * job.parallel.cp
     near = max(1, system.gpus_per_node // job.parallel.tp)
-    layers = max(sum(chunk_sizes(job, stage)) for stage in range(job.parallel.pp))
+    layers = max(num_layers(job, stage) for stage in range(job.parallel.pp))
 
     def seconds(collective: str, num_bytes: float) -> float:
         return collective_s(collective, num_bytes, ranks, fabric=system.links, ranks_per_node=near)
