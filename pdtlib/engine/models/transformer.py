@@ -8,6 +8,7 @@ that holds any slice of any tensor starts from the same model as a single proces
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
@@ -87,8 +88,21 @@ class Layer(nn.Module):
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
 
+class Layers(nn.ModuleList):
+    """Layers under the numbers that they have in the whole model, so that parameters keep their names."""
+
+    def __init__(self, numbers: range, layers: Iterable[nn.Module]) -> None:
+        super().__init__()
+        for number, layer in zip(numbers, layers, strict=True):
+            self.add_module(str(number), layer)
+
+
 class Transformer(nn.Module):
-    """A decoder-only Transformer. tokens: [B, S] integers -> logits [B, S, V].
+    """A decoder-only Transformer, or a part of one. tokens: [B, S] integers -> logits [B, S, V].
+
+    A part has the layers whose numbers are ``layers``, under the names that they have in the whole model.
+    Without ``first`` it takes hidden states [B, S, h] instead of tokens, without ``last`` it returns them.
+    The last part has a copy of a tied embedding.
 
     Raises ``ValueError`` for a mixture of experts, and in ``forward`` for more tokens than learned positions.
     """
@@ -97,6 +111,9 @@ class Transformer(nn.Module):
         self,
         model: Model,
         *,
+        layers: range | None = None,
+        first: bool = True,
+        last: bool = True,
         seed: int = 0,
         flash_attention: bool = True,
         recompute: str = "none",
@@ -107,18 +124,24 @@ class Transformer(nn.Module):
         if model.moe is not None:
             raise ValueError("model.moe: the engine trains dense models; leave it out (valid: none)")
         self.model = model
-        with torch.device("meta"):
-            self.embed = nn.Embedding(model.vocab, model.hidden)
-            learned = model.positions == "learned"
+        numbers = range(model.layers) if layers is None else layers
+        tied = last and model.tied_embeddings
+        learned = first and model.positions == "learned"
+        with torch.device("meta"):  # in the order of pdtlib.plan.placement.rank_tensors
+            self.embed = nn.Embedding(model.vocab, model.hidden) if first else None
             self.positions = nn.Embedding(model.seq, model.hidden) if learned else None
-            self.layers = nn.ModuleList(
-                Layer(model, flash=flash_attention, recompute=recompute) for _ in range(model.layers)
+            self.layers = Layers(
+                numbers, (Layer(model, flash=flash_attention, recompute=recompute) for _ in numbers)
             )
-            self.norm = _norm(model)
-            self.head = None if model.tied_embeddings else nn.Linear(model.hidden, model.vocab, bias=False)
+            self.norm = _norm(model) if last else None
+            self.head = nn.Linear(model.hidden, model.vocab, bias=False) if last and not tied else None
+            if tied and not first:
+                self.embed = nn.Embedding(model.vocab, model.hidden)
         self.dropout = nn.Dropout(model.dropout) if model.dropout > 0 else nn.Identity()
+        self.first, self.last = first, last
         self.output = F.linear  # replaced where the vocabulary is cut
         self.positions_of = torch.arange  # replaced where the sequence is cut
+        self.sequence_parts = 1  # ranks that share the positions of hidden states
         self._draw_weights(seed, device or torch.device("cpu"), dtype)
 
     def _draw_weights(self, seed: int, device: torch.device, dtype: torch.dtype) -> None:
@@ -127,21 +150,31 @@ class Transformer(nn.Module):
             value = draw(name, tuple(parameter.shape), seed=seed, layers=self.model.layers)
             setattr(self.get_submodule(owner), leaf, nn.Parameter(value.to(device, dtype)))
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        seq = tokens.shape[1]
+    @property
+    def tied_weight(self) -> nn.Parameter | None:
+        """What the first and the last part of a model with a tied embedding both have."""
+        return self.embed.weight if self.model.tied_embeddings and self.embed is not None else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        seq = x.shape[1] if self.first else x.shape[1] * self.sequence_parts
         if seq > self.model.seq:
             raise ValueError(f"tokens: {seq} positions; the model was made for at most {self.model.seq}")
-        where = self.positions_of(seq).to(tokens.device)
-        x = self.embed(tokens)  # [B, S, h]
+        where = self.positions_of(seq).to(x.device)
+        if self.first:
+            x = self._embedded(x, where)
         tables = None
-        if self.positions is not None:
-            x = x + self.positions(where)
-        else:
+        if self.model.positions == "rotary":
             cos, sin = rotary_tables_at(where, self.model.head_dim)
             tables = cos.to(x.dtype), sin.to(x.dtype)
-        x = self.dropout(x)
         for layer in self.layers:
             x = layer(x, tables)
-        x = self.norm(x)
+        if self.norm is None:
+            return x
         weight = self.embed.weight if self.head is None else self.head.weight
-        return self.output(x, weight)  # [B, S, V]
+        return self.output(self.norm(x), weight)  # [B, S, V]
+
+    def _embedded(self, tokens: Tensor, where: Tensor) -> Tensor:
+        x = self.embed(tokens)  # [B, S, h]
+        if self.positions is not None:
+            x = x + self.positions(where)
+        return self.dropout(x)
