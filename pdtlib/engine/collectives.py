@@ -32,7 +32,8 @@ class Pending:
         self._group, self._name, self._works = group, name, works
         self._then: list[Callable[[], Any]] = []
         timeline = group.timeline
-        self._token = timeline.begin("communication", name) if timeline is not None and works else None
+        lane = f"communication {group.axis}"
+        self._token = timeline.begin(lane, name) if timeline is not None and works else None
 
     def then(self, action: Callable[[], Any]) -> "Pending":
         """Run ``action`` in :meth:`wait`, once the messages have arrived; return self."""
@@ -161,7 +162,8 @@ def _demand_shares(collective: str, *, shard: torch.Tensor, whole: torch.Tensor,
 
 
 def _place(out: torch.Tensor, x: torch.Tensor) -> None:
-    if out.data_ptr() != x.data_ptr():
+    same = out.untyped_storage()._cdata == x.untyped_storage()._cdata
+    if not (same and out.storage_offset() == x.storage_offset()):
         out.view(-1).copy_(x.view(-1))
 
 
