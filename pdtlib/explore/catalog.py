@@ -6,7 +6,15 @@ import importlib
 
 from pdtlib.explore.explorer import Explorer
 
-IDS = ("memory-stack", "training-time", "ring-all-reduce", "zero", "overlap", "tensor-split")
+IDS = (
+    "memory-stack",
+    "training-time",
+    "ring-all-reduce",
+    "zero",
+    "overlap",
+    "tensor-split",
+    "schedule-player",
+)
 
 
 def get(id: str) -> Explorer:

@@ -123,12 +123,12 @@ def _player_buttons() -> str:
 
 
 def _typed(control: Number | Text, current: str, id: str, described: str) -> str:
-    number = isinstance(control, Number)
-    unit = f'<span class="pdt-unit">{escape(control.unit)}</span>' if number and control.unit else ""
+    unit_text, mode = (control.unit, "decimal") if isinstance(control, Number) else ("", "text")
+    unit = f'<span class="pdt-unit">{escape(unit_text)}</span>' if unit_text else ""
     options = "".join(f'<option value="{escape(key)}"></option>' for key in control.suggestions)
     return (
         f'{_label(control, id)}<span class="pdt-number-line"><input type="text" '
-        f'inputmode="{"decimal" if number else "text"}" '
+        f'inputmode="{mode}" '
         f'id="{id}" name="{control.name}" data-control="{control.name}" data-base="{escape(current)}" '
         f'value="{escape(current)}" list="{id}-list" spellcheck="false" {described}>{unit}</span>'
         f'<datalist id="{id}-list">{options}</datalist>'

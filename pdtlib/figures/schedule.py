@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from pdtlib.figures import layers as strips
 from pdtlib.figures.parts import Part, heading
 from pdtlib.figures.theme import NARROW, axis, layout
 from pdtlib.figures.words import say
-from pdtlib.plan.schedule import FAMILIES, Act, Timeline
+from pdtlib.plan.schedule import FAMILIES, Act, Schedule, Timeline
 from pdtlib.plan.schedule.actions import COMPUTE
 from pdtlib.plan.units import percent_text
 
@@ -18,12 +19,18 @@ DASHES = ("solid", "dash", "dot", "dashdot")
 HALF = 0.42  # half of a lane's height
 
 
-def figure(timeline: Timeline, *, until: float | None = None, kept_for_weight: float = 1.0) -> dict[str, Any]:
+def figure(
+    timeline: Timeline,
+    *,
+    until: float | None = None,
+    kept_for_weight: float = 1.0,
+    layers: int | None = None,
+) -> dict[str, Any]:
     """Lanes of the stages and, below, the activations that each holds.
 
     One filled path for each operation and chunk, however many actions there are; a forward and a backward
     that overlap share a lane, one above the other. ``until`` draws only what has begun by then, and a line
-    there: a player's moment.
+    there: a player's moment. With ``layers`` a third row shows which of so many layers each stage holds.
     """
     schedule = timeline.schedule
     end = timeline.makespan
@@ -41,33 +48,84 @@ def figure(timeline: Timeline, *, until: float | None = None, kept_for_weight: f
         traces.append(_labels(boxes, end))
     traces += [_curve(timeline, stage, now, kept_for_weight) for stage in curve_stages(schedule.stages)]
     lanes = max(150, min(420, 30 * schedule.stages))
-    curves = 150
-    gap = 64
-    height = lanes + gap + curves + 48
-    plot = lanes + gap + curves
-    moment = {"type": "line", "xref": "x", "yref": "paper", "x0": now, "x1": now, "y0": 0, "y1": 1}
+    curves, gap = 150, 64
+    map_height = 0 if layers is None else max(70, min(200, 22 * schedule.stages))
+    below = 0 if layers is None else map_height + gap + 12
+    plot = lanes + gap + curves + below
+    bottom, top = below / plot, (below + curves) / plot  # of the curves
+    moment = {"type": "line", "xref": "x", "yref": "paper", "x0": now, "x1": now, "y0": bottom, "y1": 1}
+    axes: dict[str, Any] = {
+        "xaxis": axis(say("schedule.axis_time"), range=[0, end], anchor="y2", showgrid=False),
+        "yaxis": _stage_axis(schedule, [1 - lanes / plot, 1]),
+        "yaxis2": axis(
+            domain=[bottom, top],
+            range=[0, 1.08 * max(timeline.peak_in_flight)],
+            title={"text": say("schedule.axis_held"), "standoff": 8, "font": {"size": 12}},
+        ),
+    }
+    headings = [heading(say("schedule.held"), y=top)]
+    if layers is not None:
+        traces += strips.traces(schedule.layout, layers, xaxis="x2", yaxis="y3")
+        axes["xaxis2"] = axis(
+            say("schedule.axis_layer"), range=[0.5, layers + 0.5], anchor="y3", showgrid=False
+        )
+        axes["yaxis3"] = {**_stage_axis(schedule, [0, map_height / plot]), "anchor": "x2"}
+        headings.append(heading(say("schedule.layers"), y=map_height / plot))
     return {
         "data": traces,
         "layout": layout(
-            height=height,
+            height=plot + 48,
             hovermode="closest",
             margin={"l": 8, "r": 12, "t": 24, "b": 8},
-            xaxis=axis(say("schedule.axis_time"), range=[0, end], anchor="y2", showgrid=False),
-            yaxis=axis(
-                domain=[1 - lanes / plot, 1],
-                range=[schedule.stages - 0.5, -0.5],
-                tickvals=list(range(schedule.stages)) if schedule.stages <= 16 else None,
-                title={"text": say("schedule.axis_stage"), "standoff": 8, "font": {"size": 12}},
-                showgrid=False,
-            ),
-            yaxis2=axis(
-                domain=[0, curves / plot],
-                rangemode="tozero",
-                title={"text": say("schedule.axis_held"), "standoff": 8, "font": {"size": 12}},
-            ),
-            annotations=[heading(say("schedule.held"), y=curves / plot)],
+            **axes,
+            annotations=headings,
             shapes=[] if until is None else [{**moment, "line": {"color": "@ink", "width": 1.5}}],
-            meta={NARROW: {"yaxis.title.text": "", "yaxis2.title.text": ""}},
+            meta={NARROW: {f"{name}.title.text": "" for name in axes if name.startswith("yaxis")}},
+        ),
+    }
+
+
+def _stage_axis(schedule: Schedule, domain: list[float]) -> dict[str, Any]:
+    return axis(
+        say("schedule.axis_stage"),
+        domain=domain,
+        range=[schedule.stages - 0.5, -0.5],
+        tickvals=list(range(schedule.stages)) if schedule.stages <= 16 else None,
+        showgrid=False,
+    )
+
+
+def order(schedule: Schedule, *, mark: tuple[int, int] | None = None) -> dict[str, Any]:
+    """The programs as they stand, one cell an action, without a clock: for a table that can't be run.
+
+    ``mark`` frames one cell, (stage, index); an index behind the last one frames an empty cell.
+    """
+    boxes = [
+        Box(index, index + 1, stage - HALF, stage + HALF, stage, act)
+        for stage, program in enumerate(schedule.programs)
+        for index, act in enumerate(program)
+    ]
+    end = float(max(map(len, schedule.programs)) + (mark is not None))
+    traces = []
+    for op, chunk in sorted({(box.act.op, box.act.chunk) for box in boxes}):
+        same = [box for box in boxes if (box.act.op, box.act.chunk) == (op, chunk)]
+        traces.append(_path(same, op, chunk, schedule.chunks))
+    if len(boxes) <= MOST_LABELS:
+        traces.append({**_labels(boxes, end), "hovertext": [str(box.act) for box in boxes]})
+    frame = []
+    if mark is not None:
+        stage, index = mark
+        place = {"x0": index, "x1": index + 1, "y0": stage - 0.5, "y1": stage + 0.5}
+        frame.append({"type": "rect", **place, "line": {"color": "@bad", "width": 3}})
+    return {
+        "data": traces,
+        "layout": layout(
+            height=max(150, min(420, 30 * schedule.stages)) + 48,
+            hovermode="closest",
+            xaxis=axis(say("schedule.axis_cell"), range=[0, end], showgrid=False),
+            yaxis=_stage_axis(schedule, [0, 1]),
+            shapes=frame,
+            meta={NARROW: {"yaxis.title.text": ""}},
         ),
     }
 
@@ -107,6 +165,11 @@ def curve_stages(stages: int) -> list[int]:
     if stages <= MOST_CURVES:
         return list(range(stages))
     return sorted({round(i * (stages - 1) / (MOST_CURVES - 1)) for i in range(MOST_CURVES)})
+
+
+def curve_color(stage: int) -> str:
+    """The colour of a stage's memory."""
+    return f"c{stage % 6 + 1}"
 
 
 def _numbers(values: list[float]) -> str:
@@ -165,8 +228,8 @@ def _path(boxes: list[Box], op: str, chunk: int, chunks: int) -> dict[str, Any]:
             "shape": part.pattern,
             "fgcolor": "@paper",
             "bgcolor": f"@{part.color}",
-            "size": 6,
-            "solidity": 0.25,
+            "size": 8,
+            "solidity": 0.12,  # the micro-batch's number stands on it
         }
     return trace
 
@@ -174,15 +237,21 @@ def _path(boxes: list[Box], op: str, chunk: int, chunks: int) -> dict[str, Any]:
 def _labels(boxes: list[Box], end: float) -> dict[str, Any]:
     """The micro-batch of each action, where its box is wide enough, and its words on hovering."""
 
-    def wide_enough(box: Box) -> bool:
-        return (box.end - box.start) * 56 >= end * len(str(box.act.micro_batch))
+    def texts(room: int) -> list[str]:
+        """The numbers that fit where the whole axis has room for so many digits."""
+        numbers = [str(box.act.micro_batch) for box in boxes]
+        return [
+            number if (box.end - box.start) * room >= end * len(number) else ""
+            for box, number in zip(boxes, numbers, strict=True)
+        ]
 
     return {
         "type": "scatter",
         "mode": "text",
         "x": [(box.start + box.end) / 2 for box in boxes],
         "y": [(box.top + box.bottom) / 2 for box in boxes],
-        "text": [str(box.act.micro_batch) if wide_enough(box) else "" for box in boxes],
+        "text": texts(90),
+        "meta": {NARROW: {"text": texts(32)}},
         "textfont": {"color": ["@ink" if box.act.chunk else "@paper" for box in boxes], "size": 11},
         "hoverinfo": "text",
         "hovertext": [
@@ -212,7 +281,7 @@ def _curve(timeline: Timeline, stage: int, now: float, kept_for_weight: float) -
         "yaxis": "y2",
         "line": {
             "shape": "hv",
-            "color": f"@c{stage % 6 + 1}",
+            "color": f"@{curve_color(stage)}",
             "width": 2,
             "dash": DASHES[stage // 6 % len(DASHES)],
         },

@@ -78,7 +78,7 @@ def layout(*, height: int, **more: Any) -> dict[str, Any]:
 
 
 NARROW = "narrow"
-"""Key of ``layout["meta"]``: what replaces parts of the layout, by dotted path, on a phone's screen."""
+"""Key of a layout's or trace's ``meta``: what replaces parts of it, by dotted path, on a phone's screen."""
 PICK = "pick"
 """Key of ``layout["meta"]``: the control that a click on the figure sets, to the point's ``customdata``."""
 

@@ -30,12 +30,12 @@ function themed(value, style) {
   return value;
 }
 
-/** Replace what the figure wants otherwise on a narrow screen: layout.meta.narrow, values by dotted path. */
-function narrow(layout) {
-  for (const [path, value] of Object.entries(layout.meta?.narrow ?? {})) {
+/** Replace what a layout or trace wants otherwise on a narrow screen: meta.narrow, values by dotted path. */
+function narrow(part) {
+  for (const [path, value] of Object.entries(part.meta?.narrow ?? {})) {
     const names = path.split(".");
     const last = names.pop();
-    const place = names.reduce((part, name) => (part[name] ??= {}), layout);
+    const place = names.reduce((inner, name) => (inner[name] ??= {}), part);
     place[last] = value;
   }
 }
@@ -63,7 +63,7 @@ async function drawNewest(element, state) {
       state.width = element.clientWidth;
       const style = getComputedStyle(element);
       const { data, layout } = themed(state.figure, style);
-      if (state.width < NARROW_PX) narrow(layout);
+      if (state.width < NARROW_PX) for (const part of [layout, ...data]) narrow(part);
       layout.font = { ...layout.font, family: style.fontFamily };
       layout.width = state.width;
       element.style.minHeight = `${layout.height ?? 320}px`;
