@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from pdtlib.book import lab as labs
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 240
@@ -35,6 +38,21 @@ def run(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> subp
             out, err = process.communicate()
             pytest.fail(f"{' '.join(command)} took longer than {TIMEOUT_S} s:\n{(out + err)[-3000:]}")
     return subprocess.CompletedProcess(list(command), process.returncode, out, err)
+
+
+def command(folder: Path, *arguments: str, processes: int | None = None) -> list[str]:
+    """The launch line of a lab in this environment, with another number of processes if asked."""
+    words = labs.command(folder / "lab.py", arguments)
+    if processes is not None:
+        at = words.index("--nproc-per-node") + 1
+        words[at] = str(processes)
+    return words
+
+
+def comparable(text: str) -> list[str]:
+    """A lab's lines without what differs between machines: losses (other texts) and times."""
+    lines = [re.sub(r"\b\d+\.\d{5}\b", "<loss>", line.rstrip()) for line in text.splitlines()]
+    return [line for line in lines if line and not line.startswith("seconds")]
 
 
 def load(path: Path, name: str) -> ModuleType:

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from lab_running import ROOT, load, run
+from lab_running import ROOT, command, comparable, load, run
 
 from pdtlib.book import lab as labs
 from pdtlib.plan.activations import Setting
@@ -20,23 +20,8 @@ from pdtlib.plan.job import from_dict, replace
 FOLDERS = sorted(path.parent for path in ROOT.glob("labs/[0-9]*_*/lab.py"))
 
 
-def command(folder: Path, *arguments: str, processes: int | None = None) -> list[str]:
-    """The launch line of a lab in this environment, with another number of processes if asked."""
-    words = labs.command(folder / "lab.py", arguments)
-    if processes is not None:
-        at = words.index("--nproc-per-node") + 1
-        words[at] = str(processes)
-    return words
-
-
-def comparable(text: str) -> list[str]:
-    """A lab's lines without what differs between machines: losses (other texts) and times."""
-    lines = [re.sub(r"\b\d+\.\d{5}\b", "<loss>", line.rstrip()) for line in text.splitlines()]
-    return [line for line in lines if line and not line.startswith("seconds")]
-
-
 def test_every_lab_has_its_parts() -> None:
-    assert [folder.name for folder in FOLDERS] == ["01_activation_memory", "02_zero"]
+    assert [folder.name for folder in FOLDERS] == ["01_activation_memory", "02_zero", "03_tensor_parallel"]
     for folder in FOLDERS:
         assert (folder / "README.md").exists()
         assert (folder / "expected.txt").exists()
