@@ -70,11 +70,15 @@ class MoE:
     """A mixture of experts in place of the MLP of every layer.
 
     ``experts`` gated networks of inner size ``ffn``; every token goes through ``top_k`` of them.
+    ``capacity_factor`` times its even share of a micro-batch is the most that an expert takes, the rest is
+    dropped; 0 drops nothing. ``aux_loss`` is the weight of the load-balancing loss.
     """
 
     experts: Few
     top_k: Few
     ffn: Count
+    capacity_factor: Annotated[float, Real(0.0)] = 0.0
+    aux_loss: Annotated[float, Real(0.0)] = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,18 +36,37 @@ def test_saved_bytes(kind, flash, precision):
     loss.backward()
 
 
+@pytest.mark.parametrize("layers", [None, 1, 2])
 @pytest.mark.parametrize("recompute", ["selective", "full"])
 @pytest.mark.parametrize("kind", ["llama", "gpt"])
-def test_saved_bytes_with_recomputation(kind, recompute):
+def test_saved_bytes_with_recomputation(kind, recompute, layers):
     """What is kept between the passes; the layer that is computed again comes on top of it later."""
     model = {"layers": 3, "hidden": 64, "heads": 4, "vocab": 100, "seq": 48, **MODELS[kind]}
     train = {"micro_batch": 2, "precision": "fp32", "flash_attention": False, "recompute": recompute}
+    train |= {} if layers is None else {"recompute_layers": layers}
     job = from_dict({"model": model, "train": train})
     predicted = stage_memory(job, 0)
     again = recomputed_layer_bytes(job) if recompute == "full" else 0
-    net = Transformer(job.model, flash_attention=False, recompute=recompute)
+    net = Transformer(job.model, flash_attention=False, recompute=recompute, recompute_layers=layers)
     tokens = torch.randint(100, (2, 48))
     with ActivationMeter(excluded=net.parameters()) as meter:
         loss = token_loss_sum(net(tokens), tokens)
     assert meter.held_bytes == predicted.activations - again + predicted.logits + 4
     loss.backward()
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+@pytest.mark.parametrize("layers", [1, 2, None])
+def test_recomputed_layers_change_no_bit(recompute, layers):
+    """Loss and gradients, with dropout: the second pass of a layer draws the masks of the first."""
+    model = {"layers": 3, "hidden": 32, "heads": 4, "vocab": 50, "seq": 12, "dropout": 0.3}
+    spec = from_dict({"model": model}).model
+    tokens = torch.randint(50, (2, 12), generator=torch.Generator().manual_seed(3))
+    found = []
+    for kind in ("none", recompute):
+        net = Transformer(spec, flash_attention=False, recompute=kind, recompute_layers=layers)
+        torch.manual_seed(4)
+        loss = token_loss_sum(net(tokens), tokens)
+        loss.backward()
+        found.append([loss.detach(), *(param.grad for param in net.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))

@@ -16,6 +16,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pdtlib.engine.models.attention import NORM_EPS, Attention, rotary_tables_at
+from pdtlib.engine.models.balance import Balance
+from pdtlib.engine.models.mlp import Mlp
+from pdtlib.engine.models.moe import MoE
 from pdtlib.plan.spec import Model
 
 INIT_STD = 0.02
@@ -34,7 +37,7 @@ def draw(name: str, shape: tuple[int, ...], *, seed: int, layers: int) -> Tensor
         return torch.ones(shape)
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-    residual = name.endswith((".attn.o.weight", ".mlp.down.weight"))
+    residual = name.endswith((".attn.o.weight", ".down.weight"))
     std = INIT_STD * (2 * layers) ** -0.5 if residual else INIT_STD
     return torch.empty(shape).normal_(0.0, std, generator=generator)
 
@@ -45,37 +48,21 @@ def _norm(model: Model) -> nn.Module:
     return nn.RMSNorm(model.hidden, eps=NORM_EPS)
 
 
-class Mlp(nn.Module):
-    """down(gelu(up(x))), or down(silu(gate(x)) * up(x)) where the activation is swiglu. x: [B, S, h]."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        bias = model.biases == "all"
-        gated = model.activation == "swiglu"
-        self.gate = nn.Linear(model.hidden, model.ffn, bias=bias) if gated else None
-        self.up = nn.Linear(model.hidden, model.ffn, bias=bias)
-        self.down = nn.Linear(model.ffn, model.hidden, bias=bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.gate is None:
-            return self.down(F.gelu(self.up(x), approximate="tanh"))
-        return self.down(F.silu(self.gate(x)) * self.up(x))  # inside: [B, S, F]
-
-
 class Layer(nn.Module):
-    """Attention and MLP, each behind a norm and added to the residual stream. x: [B, S, h] -> [B, S, h].
+    """Attention and MLP (or experts), each behind a norm and added to the residual stream. x: [B, S, h].
 
     ``recompute``: none keeps every activation, selective drops the attention core's, full keeps the layer's
     input alone and runs the layer again in the backward pass.
     """
 
-    def __init__(self, model: Model, *, flash: bool, recompute: str) -> None:
+    def __init__(self, model: Model, *, flash: bool, recompute: str, balance: Balance | None = None) -> None:
         super().__init__()
         self.recompute_all = recompute == "full"
         self.attn_norm = _norm(model)
         self.attn = Attention(model, flash=flash, recompute=recompute == "selective")
         self.mlp_norm = _norm(model)
-        self.mlp = Mlp(model)
+        self.mlp = Mlp(model, bias=model.biases == "all") if model.moe is None else None
+        self.moe = None if model.moe is None else MoE(model, balance)
         self.dropout = nn.Dropout(model.dropout) if model.dropout > 0 else nn.Identity()
 
     def forward(self, x: Tensor, tables: tuple[Tensor, Tensor] | None) -> Tensor:
@@ -85,7 +72,8 @@ class Layer(nn.Module):
 
     def _forward(self, x: Tensor, tables: tuple[Tensor, Tensor] | None) -> Tensor:
         x = x + self.dropout(self.attn(self.attn_norm(x), tables))
-        return x + self.dropout(self.mlp(self.mlp_norm(x)))
+        network = self.mlp if self.moe is None else self.moe
+        return x + self.dropout(network(self.mlp_norm(x)))
 
 
 class Layers(nn.ModuleList):
@@ -102,9 +90,10 @@ class Transformer(nn.Module):
 
     A part has the layers whose numbers are ``layers``, under the names that they have in the whole model.
     Without ``first`` it takes hidden states [B, S, h] instead of tokens, without ``last`` it returns them.
-    The last part has a copy of a tied embedding.
+    The last part has a copy of a tied embedding. Only the first ``recompute_layers`` of the layers recompute;
+    None means all.
 
-    Raises ``ValueError`` for a mixture of experts, and in ``forward`` for more tokens than learned positions.
+    Raises ``ValueError`` in ``forward`` for more tokens than learned positions.
     """
 
     def __init__(
@@ -117,21 +106,24 @@ class Transformer(nn.Module):
         seed: int = 0,
         flash_attention: bool = True,
         recompute: str = "none",
+        recompute_layers: int | None = None,
         device: torch.device | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        if model.moe is not None:
-            raise ValueError("model.moe: the engine trains dense models; leave it out (valid: none)")
         self.model = model
+        self.balance = Balance(model.moe.aux_loss) if model.moe and model.moe.aux_loss else None
         numbers = range(model.layers) if layers is None else layers
         tied = last and model.tied_embeddings
         learned = first and model.positions == "learned"
+        again = len(numbers) if recompute_layers is None else recompute_layers
+        modes = [recompute if index < again else "none" for index in range(len(numbers))]
         with torch.device("meta"):  # in the order of pdtlib.plan.placement.rank_tensors
             self.embed = nn.Embedding(model.vocab, model.hidden) if first else None
             self.positions = nn.Embedding(model.seq, model.hidden) if learned else None
             self.layers = Layers(
-                numbers, (Layer(model, flash=flash_attention, recompute=recompute) for _ in numbers)
+                numbers,
+                (Layer(model, flash=flash_attention, recompute=m, balance=self.balance) for m in modes),
             )
             self.norm = _norm(model) if last else None
             self.head = nn.Linear(model.hidden, model.vocab, bias=False) if last and not tied else None
