@@ -81,8 +81,8 @@ class Replica(nn.Module):
         """Run the module. Floating-point inputs are cast to the precision of the parameters."""
         if self._in_backward:  # the last backward pass was broken off by an exception
             self._abandon()
-        args = tuple(self._cast(value) for value in args)
-        kwargs = {name: self._cast(value) for name, value in kwargs.items()}
+        args = tuple(self.cast(value) for value in args)
+        kwargs = {name: self.cast(value) for name, value in kwargs.items()}
         try:
             self._before_forward()
             output = self.module(*args, **kwargs)
@@ -95,7 +95,8 @@ class Replica(nn.Module):
             tensor.register_hook(self._on_output_gradient)
         return output
 
-    def _cast(self, value: Any) -> Any:
+    def cast(self, value: Any) -> Any:
+        """A floating-point tensor in the precision of the parameters; anything else as it is."""
         if self.dtype is not None and isinstance(value, torch.Tensor) and value.is_floating_point():
             return value.to(self.dtype)
         return value
@@ -122,6 +123,22 @@ class Replica(nn.Module):
 
     def _after_backward(self) -> None:
         """For subclasses that have gradients left to send."""
+
+    # --- parts: for who calls them instead of the whole module -------------------------------------------
+
+    @contextmanager
+    def forward_of(self, part: int) -> Iterator[None]:
+        """Run a forward pass of part number ``part`` of the module in here."""
+        yield
+
+    @contextmanager
+    def backward_of(self, part: int, *, weights: bool = True, last: bool = True) -> Iterator[None]:
+        """Run a backward pass of part number ``part`` in here, or one half of it.
+
+        ``weights``: with this pass the gradients of a micro-batch's weights are complete. ``last``: no other
+        pass of the part follows in this step.
+        """
+        raise NotImplementedError
 
     def _abandon(self) -> None:
         """Return to the state between steps after an exception; gradients of the step are lost."""

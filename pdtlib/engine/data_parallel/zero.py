@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from torch import nn
 
 from pdtlib.engine.collectives import Pending, start_reduce_scatter
-from pdtlib.engine.data_parallel.ddp import DDP
+from pdtlib.engine.data_parallel.ddp import DDP, Line
 from pdtlib.engine.data_parallel.flat import Flat
+from pdtlib.engine.split_backward import left_for_later
 
 
 class Zero1(DDP):
@@ -41,10 +42,20 @@ class Zero2(DDP):
     def no_sync(self) -> Iterator[None]:
         yield
 
-    def _on_gradient(self, bucket: int, index: int, param: nn.Parameter) -> None:
+    @contextmanager
+    def backward_of(self, part: int, *, weights: bool = True, last: bool = True) -> Iterator[None]:
+        for line in self._lines:
+            line.open = {part}
+        yield
+        if weights:
+            self._after_backward(part)
+
+    def _on_gradient(self, line: Line, bucket: int, index: int, param: nn.Parameter) -> None:
+        if left_for_later(param):
+            return
         if not self.flats[bucket].holds_whole_gradients:  # so it takes memory now
             self._wait_for_reductions()
-        super()._on_gradient(bucket, index, param)
+        super()._on_gradient(line, bucket, index, param)
 
     def _reduce(self, flat: Flat) -> Pending:
         self._wait_for_reductions()
@@ -54,8 +65,8 @@ class Zero2(DDP):
         for pending in self._pending:
             pending.wait()
 
-    def _after_backward(self) -> None:
-        super()._after_backward()
+    def _after_backward(self, part: int = 0) -> None:
+        self._close(part)
         self._wait_for_all()
 
     def _finish_gradients(self) -> None:
