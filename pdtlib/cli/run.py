@@ -30,6 +30,9 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint, if any.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that OUT holds.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    rank_order: Annotated[
+        str, typer.Option(help="Which ranks are neighbours: article (pp before dp) or megatron (dp first).")
+    ] = "article",
     json_: Annotated[bool, typer.Option("--json", help="Print problems or the last step as JSON.")] = False,
 ) -> None:
     """Train JOB on this machine and leave a run directory.
@@ -57,6 +60,7 @@ def run(
         resume=resume,
         overwrite=overwrite,
         device=device,
+        rank_order=rank_order,
     )
     try:
         checked = check(options, world_size=None, local_world_size=1)

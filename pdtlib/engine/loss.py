@@ -39,7 +39,13 @@ class TokenMean:
         """What to call ``backward()`` on for a micro-batch, from the sum of its valid tokens' losses."""
         return token_loss_sum * (self.group.size / self.num_valid)
 
-    def report(self, token_loss_sum: torch.Tensor) -> float:
-        """The global mean loss, from the sum over this rank's micro-batches. Sends one float64."""
+    def report(self, token_loss_sum: torch.Tensor, *, stages: Group | None = None) -> float:
+        """The global mean loss, from the sum over this rank's micro-batches. Sends one float64.
+
+        With ``stages``, the group of a pipeline, one more: only stages that compute the loss have a sum that
+        is not 0, and all of them learn it.
+        """
         total = all_reduce(token_loss_sum.detach().double(), self.group, phase="loss")
+        if stages is not None:
+            total = all_reduce(total, stages, phase="loss")
         return float(total) / self.num_valid

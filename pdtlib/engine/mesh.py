@@ -54,7 +54,7 @@ class Group:
         if self.timeline is None:
             yield
         else:
-            with self.timeline.span("wait", name):
+            with self.timeline.span(f"wait {self.axis}", name):
                 yield
 
 
@@ -137,10 +137,15 @@ class Mesh:
         """This rank's coordinates: axis -> position."""
         return {axis: group.rank for axis, group in self._groups.items() if axis != "ep"}
 
+    def groups(self) -> list[Group]:
+        """Every group of this rank with more than one rank, once."""
+        found = [*self._groups.values(), self.data, self.expert_data]
+        found += [] if self.ends is None else [self.ends]
+        return list({id(group): group for group in found if group.size > 1}.values())
+
     def set_timeline(self, timeline: Any) -> None:
         """Let every group report to ``timeline``; None stops it."""
-        every = [*self._groups.values(), self.data, self.expert_data]
-        for group in every if self.ends is None else [*every, self.ends]:
+        for group in self.groups():
             group.timeline = timeline
 
 

@@ -12,6 +12,7 @@ from pdtlib.engine.clip import grad_norm
 from pdtlib.engine.collectives import Pending
 from pdtlib.engine.data_parallel.flat import Flat
 from pdtlib.engine.data_parallel.replica import Replica, assemble
+from pdtlib.engine.mesh import Group
 from pdtlib.engine.precision import LossScale
 
 
@@ -29,6 +30,25 @@ class _Share:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         return {"master": self.flat.master, "exp_avg": self.exp_avg, "exp_avg_sq": self.exp_avg_sq}
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What this rank owns of a trainable tensor: elements [start, stop) of it, flattened.
+
+    ``shape`` is that of the parameter on this rank, ``group`` the ranks that share it out, or that all own it
+    where ``shared_out`` is false. The states ``master``, ``exp_avg`` and ``exp_avg_sq`` are 1-D views that
+    may be written.
+    """
+
+    name: str
+    param: torch.nn.Parameter
+    shape: torch.Size
+    start: int
+    stop: int
+    states: dict[str, torch.Tensor]
+    group: Group
+    shared_out: bool
 
 
 class ShardedAdamW:
@@ -161,12 +181,10 @@ class ShardedAdamW:
                     state.setdefault(name, {})[key] = full
         return state
 
-    def shards(self) -> list[tuple[str, torch.Size, int, int, dict[str, torch.Tensor]]]:
-        """What this rank owns of every trainable tensor: (name, full shape, start, stop, states).
+    def shards(self) -> list[Shard]:
+        """What this rank owns of every trainable tensor; on stage 0 everything.
 
-        ``start`` and ``stop`` are the range of the flattened full tensor; the states ``master``, ``exp_avg``
-        and ``exp_avg_sq`` are 1-D views that may be written. On stage 0 every rank owns everything. A tensor
-        of which this rank owns nothing is left out.
+        A tensor of which this rank owns nothing is left out.
         """
         owned = []
         for share in self._shares:
@@ -176,7 +194,11 @@ class ShardedAdamW:
                 if first < last:
                     part = slice(first - flat.start, last - flat.start)
                     states = {key: tensor[part] for key, tensor in share.tensors().items()}
-                    owned.append((slot.name, slot.shape, first - slot.start, last - slot.start, states))
+                    start, stop = first - slot.start, last - slot.start
+                    shared_out = flat.parts > 1
+                    owned.append(
+                        Shard(slot.name, slot.param, slot.shape, start, stop, states, flat.group, shared_out)
+                    )
         return owned
 
     def scalars(self) -> dict[str, float]:

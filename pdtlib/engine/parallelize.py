@@ -11,9 +11,10 @@ import torch
 from pdtlib.engine.context_parallel import ContextSplit, context_parallel
 from pdtlib.engine.data_parallel import data_parallel
 from pdtlib.engine.data_parallel.replica import Replica
+from pdtlib.engine.dropout import DropoutSeeds
 from pdtlib.engine.loss import token_loss_sum
 from pdtlib.engine.mesh import Mesh
-from pdtlib.engine.models import Transformer
+from pdtlib.engine.models import Layer, Transformer
 from pdtlib.engine.tensor_parallel import tensor_parallel, transformer_table
 from pdtlib.engine.tensor_parallel.loss import vocab_parallel_loss_sum
 from pdtlib.plan.spec import Job, JobError, Problem
@@ -27,10 +28,11 @@ class Parallelized:
     :class:`pdtlib.engine.loss.TokenMean`.
     """
 
+    job: Job
+    mesh: Mesh
     replica: Replica
     split: ContextSplit
-    mesh: Mesh
-    vocab: int
+    dropout: DropoutSeeds
 
     def take(self, x: torch.Tensor) -> torch.Tensor:
         """This rank's positions of tokens or targets ``[B, S]``, whose rows are those of its dp rank."""
@@ -41,13 +43,20 @@ class Parallelized:
         tp = self.mesh.group("tp")
         if tp.size == 1:
             return token_loss_sum(logits, targets)
-        return vocab_parallel_loss_sum(logits, targets, tp, vocab=self.vocab)
+        return vocab_parallel_loss_sum(logits, targets, tp, vocab=self.job.model.vocab)
 
 
 def problems_of(job: Job) -> list[Problem]:
     """What of the job's layout the engine does not train."""
     found = []
     model, parallel = job.model, job.parallel
+    if model.moe is not None:
+        found.append(
+            Problem("model.moe", "the engine trains dense models, not mixtures of experts", ("none",))
+        )
+    if job.train.precision == "fp8":
+        message = "the engine has no fp8 matrix products"
+        found.append(Problem("train.precision", message, ("fp32", "bf16", "fp16")))
     for axis in ("pp", "ep"):
         degree = getattr(parallel, axis)
         if degree > 1:
@@ -65,26 +74,43 @@ def problems_of(job: Job) -> list[Problem]:
     return found
 
 
-def parallelize(model: Transformer, mesh: Mesh, job: Job) -> Parallelized:
-    """Cut and wrap ``model`` for ``job``. Every rank has built the whole model.
+def parallelize(
+    job: Job, mesh: Mesh, *, device: torch.device | None = None, dtype: torch.dtype = torch.float32
+) -> Parallelized:
+    """Build this rank's part of the job's model and wrap it.
 
-    Raises :class:`pdtlib.plan.spec.JobError` for a layout that the engine does not train.
+    ``dtype`` is that of the initial weights; ``train.precision`` fp32 keeps it. Raises
+    :class:`pdtlib.plan.spec.JobError` for a layout that the engine does not train.
     """
     problems = problems_of(job)
     if problems:
         raise JobError(problems)
-    train = job.train
+    train, tp, dp = job.train, mesh.group("tp"), mesh.group("dp")
+    model = Transformer(
+        job.model,
+        seed=train.seed,
+        flash_attention=train.flash_attention,
+        recompute=train.recompute,
+        device=device,
+        dtype=dtype,
+    )
     split = context_parallel(model, mesh.group("cp"), kind=job.parallel.context)
     table = transformer_table(job.model)
-    cut = tensor_parallel(model, mesh.group("tp"), table=table, sequence=train.sequence_parallel)
+    cut = tensor_parallel(model, tp, table=table, sequence=train.sequence_parallel)
+    dropout = DropoutSeeds(
+        model,
+        seed=train.seed,
+        first_micro_batch=dp.rank * job.gradient_accumulation,
+        own=tp.rank if train.sequence_parallel else 0,
+    )
     replica = data_parallel(
         model,
         mesh.data,
         stage=train.zero_stage,
-        blocks=list(model.layers),
-        precision=train.precision,
+        blocks=[module for module in model.modules() if isinstance(module, Layer)],
+        precision=None if dtype == torch.float64 else train.precision,
         grad_precision=train.grad_precision,
         reshard_after_forward=train.reshard_after_forward,
         cut=cut,
     )
-    return Parallelized(replica, split, mesh, job.model.vocab)
+    return Parallelized(job, mesh, replica, split, dropout)

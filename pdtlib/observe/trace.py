@@ -4,7 +4,7 @@ A training step marks its parts as spans (``forward``, ``backward``, ``clip``, `
 mark their own. Two lanes belong to communication: ``communication`` holds a message from its issue to its
 completion and may overlap with computation; ``wait`` holds the time in which a rank could do nothing else.
 Their difference is what overlap has won, and ``wait`` alone is the exposed communication that a step pays
-for.
+for. Both exist once for every axis of the mesh: ``wait tp``, ``communication dp``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 LANES = ("compute", "optimizer", "wait", "communication")
+"""Kinds of lanes, from top to bottom; a lane's name is its kind, or its kind and an axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +89,18 @@ class Timeline:
         return [Span(lane, name, self._seconds(a), self._seconds(b)) for lane, name, a, b in marks]
 
 
-def covered_s(spans: Iterable[Span], lane: str) -> float:
-    """Seconds in which at least one span of ``lane`` was open (overlaps count once).
+def covered_s(spans: Iterable[Span], *lanes: str) -> float:
+    """Seconds in which at least one span of ``lanes`` was open (overlaps count once).
+
+    A kind of lane stands for those of all axes.
 
     >>> covered_s([Span("wait", "a", 0, 2), Span("wait", "b", 1, 3), Span("compute", "c", 5, 9)], "wait")
     3.0
     """
     total = 0.0
     end = float("-inf")
-    for span in sorted((s for s in spans if s.lane == lane), key=lambda s: s.start_s):
+    counted = (span for span in spans if span.lane in lanes or span.lane.partition(" ")[0] in lanes)
+    for span in sorted(counted, key=lambda span: span.start_s):
         total += max(0.0, span.end_s - max(span.start_s, end))
         end = max(end, span.end_s)
     return total
@@ -105,21 +109,22 @@ def covered_s(spans: Iterable[Span], lane: str) -> float:
 def perfetto(ranks: dict[int, list[Span]]) -> dict[str, Any]:
     """Spans of every rank as a Chrome trace: a process per rank, a thread per lane, times in microseconds.
 
-    Messages in flight overlap one another, which slices of one thread must not, so the lane
-    ``communication`` is written as asynchronous events, for which the viewer opens as many rows as it
-    needs.
+    Messages in flight overlap one another, which slices of one thread must not, so ``communication`` is
+    written as asynchronous events, for which the viewer opens as many rows as it needs.
     """
     origin_s = min((span.start_s for spans in ranks.values() for span in spans), default=0.0)
+    found = dict.fromkeys(span.lane for spans in ranks.values() for span in spans)
+    lanes = sorted(found, key=lambda lane: (LANES.index(lane.partition(" ")[0]), lane))
     events: list[dict[str, Any]] = []
     for rank, spans in sorted(ranks.items()):
         events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}})
         events.append({"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}})
-        for tid, lane in enumerate(LANES):
+        for tid, lane in enumerate(lanes):
             events.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": lane}})
         for number, span in enumerate(spans):
             start_us = (span.start_s - origin_s) * 1e6
-            common = {"name": span.name, "cat": span.lane, "pid": rank, "tid": LANES.index(span.lane)}
-            if span.lane == "communication":
+            common = {"name": span.name, "cat": span.lane, "pid": rank, "tid": lanes.index(span.lane)}
+            if span.lane.partition(" ")[0] == "communication":
                 name = f"{rank}.{number}"
                 events.append({**common, "ph": "b", "id": name, "ts": start_us})
                 events.append({**common, "ph": "e", "id": name, "ts": (span.end_s - origin_s) * 1e6})

@@ -141,7 +141,7 @@ def overlapped() -> list[tuple[str, str]]:
 
 def test_messages_and_waits_reach_the_timeline() -> None:
     names = ("backward all_gather", "forward all_gather", "grads reduce_scatter")
-    expected = [(lane, name) for lane in ("communication", "wait") for name in names]
+    expected = [(lane, name) for lane in ("communication dp", "wait dp") for name in names]
     assert spawn(overlapped, 2)[0] == expected
 
 

@@ -37,15 +37,21 @@ def owned_and_restored() -> list[tuple[Owned, dict[str, dict[str, torch.Tensor]]
             replica, optimizer = trained(stage, precision, group)
             step(replica, optimizer, 0)
             notes = [
-                (name, tuple(shape), start, stop, {key: tensor.clone() for key, tensor in states.items()})
-                for name, shape, start, stop, states in optimizer.shards()
+                (
+                    one.name,
+                    tuple(one.shape),
+                    one.start,
+                    one.stop,
+                    {key: tensor.clone() for key, tensor in one.states.items()},
+                )
+                for one in optimizer.shards()
             ]
             scalars = optimizer.scalars()
             state = optimizer.full_state()
             step(replica, optimizer, 1)
             once = {**replica.full_parameters(), "steps": optimizer.num_steps}
-            for (*_, states), (*_, kept) in zip(optimizer.shards(), notes, strict=True):
-                for key, tensor in states.items():
+            for one, (*_, kept) in zip(optimizer.shards(), notes, strict=True):
+                for key, tensor in one.states.items():
                     tensor.copy_(kept[key])
             optimizer.load_scalars(scalars)
             optimizer.load_finished()

@@ -1,17 +1,15 @@
 """One job in many layouts: the same losses, step by step, and messages as planned."""
 
-import contextlib
 from typing import Any
 
 import pytest
 import torch
 
 from pdtlib.engine.dist import spawn
-from pdtlib.engine.loss import TokenMean
 from pdtlib.engine.mesh import build_mesh
-from pdtlib.engine.models import Transformer
 from pdtlib.engine.optimizer import ShardedAdamW
 from pdtlib.engine.parallelize import parallelize
+from pdtlib.engine.training.step import compute_gradients
 from pdtlib.plan.job import from_dict
 from pdtlib.plan.spec import Job, JobError
 
@@ -37,34 +35,23 @@ LAYOUTS: dict[str, Layout] = {
 
 def job_of(layout: Layout) -> Job:
     parallel, train = layout
-    train = {"global_batch": 4, "micro_batch": 1, "precision": "fp32", **train}
+    train = {"global_batch": 4, "micro_batch": 1, "precision": "fp32", "seed": 1, **train}
     return from_dict({"model": MODEL, "train": train, "parallel": parallel})
 
 
 def losses(job: Job) -> list[float]:
     """The loss of every step, training on one fixed set of sequences."""
     mesh = build_mesh(job.parallel)
-    model = Transformer(job.model, seed=1, recompute=job.train.recompute)
-    parts = parallelize(model, mesh, job)
+    parts = parallelize(job, mesh)
     optimizer = ShardedAdamW(parts.replica, lr=3e-3)
     generator = torch.Generator().manual_seed(0)
     data = torch.randint(job.model.vocab, (job.train.global_batch, job.model.seq + 1), generator=generator)
     rows = data.chunk(mesh.group("dp").size)[mesh.group("dp").rank]
     tokens, targets = parts.take(rows[:, :-1]), parts.take(rows[:, 1:])
+    micro_batches = list(zip(tokens.split(1), targets.split(1), strict=True))
     found = []
-    for _ in range(STEPS):
-        mean = TokenMean(mesh.data, num_valid=targets.numel())
-        total = torch.zeros((), dtype=torch.float64)
-        micro_batches = list(zip(tokens.split(1), targets.split(1), strict=True))
-        for number, (inputs, wanted) in enumerate(micro_batches):
-            last = number == len(micro_batches) - 1
-            with contextlib.nullcontext() if last else parts.replica.no_sync():
-                loss = parts.loss_sum(parts.replica(inputs), wanted)
-                optimizer.scale(mean.loss(loss)).backward()
-            total += loss.detach()
-        parts.replica.finish_gradients()
-        found.append(mean.report(total))
-        optimizer.clip_grad_norm(1.0)
+    for step in range(STEPS):
+        found.append(compute_gradients(parts, optimizer, micro_batches, step=step, max_norm=1.0).loss)
         optimizer.step()
         optimizer.zero_grad()
     return found
@@ -93,7 +80,7 @@ def test_what_the_engine_does_not_train_is_refused() -> None:
         }
     )
     with pytest.raises(JobError) as error:
-        parallelize(Transformer(wrong.model), build_mesh(), wrong)
+        parallelize(wrong, build_mesh())
     assert [problem.field for problem in error.value.problems] == [
         "parallel.pp",
         "parallel.tp",
@@ -108,4 +95,4 @@ def test_what_the_engine_does_not_train_is_refused() -> None:
         }
     )
     with pytest.raises(JobError, match="ulysses: 1 key/value heads a rank do not divide by cp=2"):
-        parallelize(Transformer(few.model), build_mesh(), few)
+        parallelize(few, build_mesh())

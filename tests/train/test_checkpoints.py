@@ -22,8 +22,8 @@ from pdtlib.engine.optimizer import ShardedAdamW
 from pdtlib.engine.training.checkpoint import Part, boxes, load, save
 from pdtlib.engine.training.checkpoint_index import CheckpointError, read_index
 from pdtlib.engine.training.checks import newest_intact
-from pdtlib.engine.training.loop import load_checkpoint, save_checkpoint
 from pdtlib.engine.training.run_dir import checkpoint_path, last_checkpoint
+from pdtlib.engine.training.saver import load_checkpoint, save_checkpoint
 
 pytestmark = pytest.mark.timeout(900)
 

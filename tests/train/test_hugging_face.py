@@ -14,8 +14,8 @@ from pdtlib.engine.mesh import Group
 from pdtlib.engine.models import Transformer
 from pdtlib.engine.optimizer import ShardedAdamW
 from pdtlib.engine.training.hugging_face import config_of, export_run, model_of, read, their_name, write
-from pdtlib.engine.training.loop import save_checkpoint
 from pdtlib.engine.training.run_dir import begin
+from pdtlib.engine.training.saver import save_checkpoint
 from pdtlib.plan.job import Job
 from pdtlib.plan.params import tensors
 from pdtlib.plan.spec import Model

@@ -11,6 +11,7 @@ from pdtlib.engine.mesh import build_mesh
 from pdtlib.engine.models import Transformer
 from pdtlib.engine.training import run_dir
 from pdtlib.engine.training.report import Report
+from pdtlib.engine.training.step import StepResult
 from pdtlib.observe.meters import DEVICE_NAMES, matmul_flops_per_s, peak
 from pdtlib.observe.trace import Span, Timeline, covered_s, perfetto
 from pdtlib.plan.presets import GPUS
@@ -50,7 +51,7 @@ def test_meters_cost_less_than_a_hundredth_of_a_step(tmp_path: Path) -> None:
             with report.timeline.span("wait", "message"):
                 pass
             report.timeline.end(token)
-        report.end_step(step, loss=1.0, grad_norm=1.0, tokens=2048, learning_rate=1e-3)
+        report.end_step(step, StepResult(1.0, 1.0, 2048), learning_rate=1e-3)
     cost_s = (time.thread_time() - start) / num_steps
     report.close(steps_done=num_steps)
 

@@ -1,8 +1,9 @@
 """Checkpoints free of the layout that wrote them: torch.distributed.checkpoint, whole shapes, no pickles.
 
-Every rank writes the part of each tensor that it owns, described by its place in the *whole* tensor. A rank's
-part is a stretch of the flattened tensor, which is at most a few boxes of the tensor itself, so any number of
-ranks, any ZeRO stage, or a plain ``torch.distributed.checkpoint.load`` into whole tensors can read it back.
+Every rank writes the part of each tensor that it owns, described by its place in the *whole* tensor. Tensor
+parallelism leaves a rank a box of the tensor, ZeRO a stretch of that box flattened, which is at most a few
+boxes of the tensor itself, as DTensor's chunks are. So any layout on any number of ranks, or a plain
+``torch.distributed.checkpoint.load`` into whole tensors, can read it back.
 
 Keys: ``model.<name>`` (fp32 weights), ``optimizer.exp_avg.<name>``, ``optimizer.exp_avg_sq.<name>``, and
 scalars ``run.<name>`` as fp64 tensors. There are no random states to save: batches and dropout masks are
@@ -53,11 +54,24 @@ from pdtlib.engine.training.checkpoint_index import CheckpointError, read_index
 
 @dataclass(frozen=True)
 class Part:
-    """Elements [start, start + len(values)) of a flattened tensor of ``shape``; ``values`` is 1-D."""
+    """Elements [start, start + len(values)) of a flattened box within a tensor of ``shape``.
+
+    The box has ``sizes`` and lies at ``offsets``; by default it is the whole tensor. ``values`` is 1-D.
+    """
 
     shape: tuple[int, ...]
     start: int
     values: Tensor
+    offsets: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+
+    def boxes(self) -> Iterator[tuple[tuple[int, ...], Tensor]]:
+        """(offsets in the whole tensor, view of ``values``), box by box."""
+        sizes = self.sizes or self.shape or (1,)
+        at_box = self.offsets or (0,) * len(sizes)
+        for offsets, shape, at in boxes(sizes, self.start, self.start + self.values.numel()):
+            where = tuple(a + b for a, b in zip(at_box, offsets, strict=True))
+            yield where, self.values[at : at + math.prod(shape)].view(shape)
 
 
 def boxes(
@@ -99,10 +113,8 @@ class _Boxes:
         for key, pieces in parts.items():
             views = self.views.setdefault(key, {})
             for part in pieces:
-                shape = part.shape or (1,)
-                self.shapes[key] = shape
-                for offsets, sizes, at in boxes(shape, part.start, part.start + part.values.numel()):
-                    views[offsets] = part.values[at : at + math.prod(sizes)].view(sizes)
+                self.shapes[key] = part.shape or (1,)
+                views.update(part.boxes())
 
     def chunks(self, key: str) -> list[ChunkStorageMetadata]:
         return [
@@ -196,11 +208,14 @@ def _root_of(error: BaseException) -> BaseException:
     return error
 
 
-def save(path: Path, *, parts: Mapping[str, Sequence[Part]]) -> None:
+def save(
+    path: Path, *, parts: Mapping[str, Sequence[Part]], process_group: dist.ProcessGroup | None = None
+) -> None:
     """Write every rank's ``parts`` to the directory ``path``, which appears when all of them are complete.
 
-    Called by all ranks. Raises :class:`CheckpointError` when any rank could not write its part; what had been
-    written is removed again.
+    Called by all ranks, who agree through ``process_group``, by default the group of all. No two ranks may
+    own the same element. Raises :class:`CheckpointError` when any rank could not write its part; what had
+    been written is removed again.
     """
     partial = path.with_name(f".{path.name}.partial")
     first = not dist.is_initialized() or dist.get_rank() == 0
@@ -211,16 +226,19 @@ def save(path: Path, *, parts: Mapping[str, Sequence[Part]]) -> None:
                 storage_writer=_Writer(partial),
                 planner=_SavePlanner(_Boxes(parts)),
                 no_dist=not dist.is_initialized(),
+                process_group=process_group,
             )
     except CheckpointException as error:
         if first:
             shutil.rmtree(partial, ignore_errors=True)
         raise CheckpointError(_reason(error)) from error
-    if first:
-        partial.rename(path)
-        _sync(path.parent)
-    if dist.is_initialized():
-        dist.barrier()
+    try:
+        if first:
+            partial.rename(path)
+            _sync(path.parent)
+    finally:
+        if dist.is_initialized():
+            dist.barrier(group=process_group)
 
 
 def load(path: Path, *, parts: Mapping[str, Sequence[Part]]) -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 import torch
 
 from pdtlib.engine.data import Batches, Corpus
+from pdtlib.engine.parallelize import problems_of
 from pdtlib.engine.training.checkpoint_index import CheckpointError, demand_intact
 from pdtlib.engine.training.failures import Refused
-from pdtlib.engine.training.options import DEVICES, Options, read_change
+from pdtlib.engine.training.options import DEVICES, RANK_ORDERS, Options, read_change
 from pdtlib.engine.training.run_dir import FILES, checkpoints, read_job
 from pdtlib.plan import memory, params
 from pdtlib.plan.job import Job, JobError, Problem, load, replace
@@ -46,7 +47,7 @@ def check(options: Options, *, world_size: int | None, local_world_size: int) ->
     ``world_size`` None means that as many ranks will be started as the job needs.
     """
     job = _load(options)
-    problems = [*_engine_limits(job), *_options(options)]
+    problems = [*problems_of(job), *_options(options)]
     needed = job.parallel.world_size
     if world_size is not None and needed != world_size:
         problems.append(
@@ -109,23 +110,12 @@ def _load(options: Options) -> Job:
         raise Refused([Problem("job", str(error))]) from error
 
 
-def _engine_limits(job: Job) -> Iterator[Problem]:
-    """What plan can plan but the engine does not run."""
-    for axis in ("tp", "pp", "cp", "ep"):
-        degree = getattr(job.parallel, axis)
-        if degree > 1:
-            message = f"the engine trains data-parallel and ZeRO jobs, not {axis}={degree}"
-            yield Problem(f"parallel.{axis}", message, (1,))
-    if job.model.moe is not None:
-        yield Problem("model.moe", "the engine trains dense models, not mixtures of experts", ("none",))
-    if job.train.precision == "fp8":
-        message = "the engine has no fp8 matrix products"
-        yield Problem("train.precision", message, ("fp32", "bf16", "fp16"))
-
-
 def _options(options: Options) -> Iterator[Problem]:
     if options.device not in DEVICES:
         yield Problem("--device", f"{options.device!r} is not one of its values", DEVICES)
+    if options.rank_order not in RANK_ORDERS:
+        message = f"{options.rank_order!r} is not one of its values"
+        yield Problem("--rank-order", message, tuple(RANK_ORDERS))
     if options.steps is not None and options.steps < 1:
         yield Problem("--steps", f"must be at least 1, not {options.steps}")
     if options.checkpoint_every < 0:
@@ -146,10 +136,11 @@ def _memory(options: Options, job: Job, ranks_here: int) -> Iterator[Problem]:
     if options.device == "cuda" or torch.cuda.device_count() > 0:
         return
     states = max(stage.total for stage in memory.stages_memory(job))
-    needed, free = ranks_here * (states + PROCESS_BYTES), _free_memory()
+    copies = CHECKPOINT_BYTES * params.count(job.model).total / job.parallel.world_size
+    needed, free = ranks_here * (states + copies + PROCESS_BYTES), _free_memory()
     if needed > free:
         message = (
-            f"{ranks_here} rank(s) of {(states + PROCESS_BYTES) / 1e9:,.1f} GB need {needed / 1e9:,.1f} GB, "
+            f"{ranks_here} rank(s) of {needed / ranks_here / 1e9:,.1f} GB need {needed / 1e9:,.1f} GB, "
             f"and this machine has {free / 1e9:,.1f} GB of memory free"
         )
         yield Problem("parallel", message, ("a smaller model", "fewer ranks (--nproc)"))

@@ -8,7 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pdtlib.plan.ranks import ARTICLE_ORDER, MEGATRON_ORDER
+
 DEVICES = ("auto", "cpu", "cuda")
+RANK_ORDERS = {"article": ARTICLE_ORDER, "megatron": MEGATRON_ORDER}
+"""Which axis's ranks are neighbours: tp, cp, pp, dp in the article, tp, cp, dp, pp in Megatron-LM."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +31,12 @@ class Options:
     resume: bool = False
     overwrite: bool = False
     device: str = "auto"
+    rank_order: str = "article"
 
     def arguments(self) -> list[str]:
         """The command line of :mod:`pdtlib.train` that asks for the same."""
         found = [str(self.job.absolute()), "--out", str(self.out.absolute()), "--device", self.device]
+        found += ["--rank-order", self.rank_order]
         found += [] if self.steps is None else ["--steps", str(self.steps)]
         found += ["--checkpoint-every", str(self.checkpoint_every)]
         for change in self.changes:
@@ -66,6 +72,10 @@ def parse(arguments: Sequence[str]) -> Options:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the run that DIR holds")
     parser.add_argument("--device", choices=DEVICES, default="auto")
+    parser.add_argument(
+        "--rank-order", choices=RANK_ORDERS, default="article",
+        help="which ranks are neighbours: pp before dp (article), or dp before pp (megatron)",
+    )  # fmt: skip
     found = parser.parse_args(arguments)
     return Options(**{**vars(found), "data": tuple(found.data), "changes": tuple(found.changes)})
 

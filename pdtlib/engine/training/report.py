@@ -16,9 +16,12 @@ from torch.utils.tensorboard import SummaryWriter
 
 from pdtlib import __version__
 from pdtlib.engine.mesh import Mesh
+from pdtlib.engine.optimizer import ShardedAdamW
 from pdtlib.engine.training.checks import Run
 from pdtlib.engine.training.failures import leave_writers_failure_to_the_loop
+from pdtlib.engine.training.pieces import Place, parts_to_write, whole
 from pdtlib.engine.training.run_dir import write_json
+from pdtlib.engine.training.step import StepResult
 from pdtlib.engine.training.terminal import Terminal
 from pdtlib.observe.memory import ActivationMeter, held_bytes
 from pdtlib.observe.meters import Peak, peak
@@ -35,14 +38,14 @@ class Report:
     """One rank's part in the run directory. Every rank measures; rank 0 writes.
 
     ``comm_share`` is the part of rank 0's step in which it did nothing but wait for a message (exposed
-    communication). ``mfu`` is model FLOPs (:func:`pdtlib.plan.flops.model_flops_per_step`) per second, over
-    the peak of all ranks, which ``machine.json`` names. ``tokens`` are the targets of that step over all
-    ranks, and ``time_s`` is rank 0's. Steps count from 0. In fp16 ``grad_norm`` is null where it
-    overflowed.
+    communication), but for ``bubble_share``, the part in which it waited for another pipeline stage. ``mfu``
+    is model FLOPs (:func:`pdtlib.plan.flops.model_flops_per_step`) per second, over the peak of all ranks,
+    which ``machine.json`` names. ``tokens`` are the targets of that step over all ranks, and ``time_s`` is
+    rank 0's. Steps count from 0. In fp16 ``grad_norm`` is null where it overflowed.
     """
 
-    def __init__(self, run: Run, *, mesh: Mesh, first: int) -> None:
-        self.run, self.mesh, self.first = run, mesh, first
+    def __init__(self, run: Run, *, mesh: Mesh, first: int, place: Place = whole) -> None:
+        self.run, self.mesh, self.first, self.place = run, mesh, first, place
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.world_size = dist.get_world_size() if dist.is_initialized() else 1
         self.timeline = Timeline(device=mesh.device)
@@ -51,7 +54,7 @@ class Report:
         self._rows: list[dict[str, Any]] | None = None
         self._rows_alike = True
         self._memory: dict[str, int] = {}
-        self._params_total = 0
+        self._params = 0
         self._start_s = 0.0
         out = run.options.out
         peak_here = peak(mesh.device, dtype=DTYPES[run.job.train.precision])
@@ -91,24 +94,23 @@ class Report:
         self.mesh.ledger.clear()
         self._start_s = time.perf_counter()
 
-    def measure_memory(
-        self, held: dict[str, list[torch.Tensor]], meter: ActivationMeter, *, params_total: int
-    ) -> None:
-        """Count the bytes under ``held`` (params, grads, optimizer, buffers), before the optimizer's step.
+    def measure_memory(self, optimizer: ShardedAdamW, meter: ActivationMeter) -> None:
+        """Count the bytes that this rank holds (params, grads, optimizer, buffers), before the update.
 
         To them come, from the passes before, the peaks of what autograd kept (activations) and of the whole
         parameters and gradients that ZeRO-2 and 3 held for a moment (among the buffers).
         """
+        held = {**optimizer.replica.held(), **optimizer.held()}
         kinds = ("params", "grads", "optimizer", "buffers")
         self._memory = {kind: held_bytes(held[kind]) for kind in kinds}
         self._memory["buffers"] += meter.peak_watched_bytes
         self._memory["activations"] = meter.peak_bytes
         self._memory["total"] = sum(self._memory.values())
-        self._params_total = params_total
+        parts = parts_to_write(optimizer, place=self.place)
+        weights = [part for key in parts if key.startswith("model.") for part in parts[key]]
+        self._params = sum(part.values.numel() for part in weights)
 
-    def end_step(
-        self, step: int, *, loss: float, grad_norm: float, tokens: int, learning_rate: float
-    ) -> None:
+    def end_step(self, step: int, found: StepResult, *, learning_rate: float) -> None:
         """Close a step: its spans, its ledger, and on rank 0 a line of metrics."""
         spans = self.timeline.finish_step()
         time_s = time.perf_counter() - self._start_s
@@ -118,30 +120,33 @@ class Report:
         self._rows = rows
         if self.rank != 0:
             return
+        bubble_s = covered_s(spans, "wait pp")
         metrics = {
             "step": step,
-            "loss": loss,
-            "grad_norm": grad_norm if math.isfinite(grad_norm) else None,
-            "tokens": tokens,
+            "loss": found.loss,
+            "grad_norm": found.grad_norm if math.isfinite(found.grad_norm) else None,
+            "tokens": found.tokens,
             "time_s": time_s,
             "mfu": self._flops_share / time_s,
-            "comm_share": covered_s(spans, "wait") / time_s,
-            "bubble_share": 0.0,
+            "comm_share": (covered_s(spans, "wait") - bubble_s) / time_s,
+            "bubble_share": bubble_s / time_s,
         }
         self._metrics.write(json.dumps(metrics, allow_nan=False) + "\n")
         self._metrics.flush()
-        shown = {**metrics, "learning_rate": learning_rate, "tokens_per_s": tokens / time_s}
+        tokens_per_s = found.tokens / time_s
+        shown = {**metrics, "learning_rate": learning_rate, "tokens_per_s": tokens_per_s}
         for name, value in shown.items():
             if name != "step" and value is not None:
                 self._tensorboard.add_scalar(name, value, step)
-        self.terminal.step(
-            step, loss=loss, tokens_per_s=tokens / time_s, comm_share=covered_s(spans, "wait") / time_s
-        )
+        waiting = metrics["comm_share"] + metrics["bubble_share"]
+        self.terminal.step(step, loss=found.loss, tokens_per_s=tokens_per_s, comm_share=waiting)
 
     def close(self, *, steps_done: int) -> None:
         """Gather what every rank measured; write ledger.json, memory.json and trace.json; close all files."""
         mine = {
             "rank": self.rank,
+            "place": self.mesh.place,
+            "params": self._params,
             "comm": self._rows or [],
             "alike": self._rows_alike,
             "memory": self._memory,
@@ -158,12 +163,12 @@ class Report:
             "world_size": self.world_size,
             "steps": steps_done,
             "every_step_alike": all(one["alike"] for one in everyone),
-            "ranks": [{"rank": one["rank"], "comm": one["comm"]} for one in everyone],
+            "ranks": [{key: one[key] for key in ("rank", "place", "comm")} for one in everyone],
         }
         memory = {
             "world_size": self.world_size,
-            "params_total": self._params_total,
-            "ranks": [{"rank": one["rank"], **one["memory"]} for one in everyone],
+            "params_total": sum(one["params"] for one in everyone),
+            "ranks": [{"rank": one["rank"], "place": one["place"], **one["memory"]} for one in everyone],
         }
         write_json(out / "ledger.json", ledger)
         write_json(out / "memory.json", memory)
