@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from pdtlib.plan.flats import gathered_bytes
 from pdtlib.plan.job import Job, from_dict
-from pdtlib.plan.memory import recomputed_layer_bytes
+from pdtlib.plan.ledger import messages
+from pdtlib.plan.memory import recomputed_layer_bytes, stage_memory
 from pdtlib.plan.predict import predict
 
 
@@ -21,10 +23,12 @@ class NoRun(ValueError):
 def compare(run_dir: Path) -> list[dict[str, Any]]:
     """Rows {quantity, predicted, measured, error}; the error is relative to the prediction.
 
-    Bytes and counts are per rank, the largest of all ranks where they differ. Activations are what autograd
-    kept, the loss's logits included; buffers are the whole parameters and gradients that ZeRO holds for a
-    moment; ``pdt predict`` adds what no meter of the run sees, a layer while it is recomputed and the logits
-    before they are turned into fp32. Raises :class:`NoRun` for a directory without a run.
+    Bytes and counts are per rank: those of the rank that is furthest from its own prediction, and the largest
+    among ranks that are equally near. Where the job has pipeline stages, every stage has rows of its own,
+    such as ``stage1.memory.params``. Activations are what autograd kept, the loss's logits included; buffers
+    are the whole parameters and gradients that ZeRO holds for a moment; ``pdt predict`` adds what no meter of
+    the run sees, a layer while it is recomputed and the logits before they are turned into fp32. Raises
+    :class:`NoRun` for a directory without a run.
     """
     job = from_dict(_read(run_dir / "job.json"))
     memory, ledger = _read(run_dir / "memory.json"), _read(run_dir / "ledger.json")
@@ -33,8 +37,8 @@ def compare(run_dir: Path) -> list[dict[str, Any]]:
     try:
         pairs = [
             ("params.total", predicted["params"]["total"], memory["params_total"]),
-            *_memory(job, predicted, memory),
-            *_comm(predicted, ledger),
+            *_rows(job, memory["ranks"], _memory),
+            *_rows(job, ledger["ranks"], _comm),
             *_steps(job, predicted, metrics),
         ]
     except (LookupError, TypeError, AttributeError, ValueError) as error:
@@ -57,33 +61,55 @@ def relative_error(predicted: float, measured: float) -> float | None:
     return (measured - predicted) / predicted if predicted else None
 
 
-def _memory(
-    job: Job, predicted: dict[str, Any], memory: dict[str, Any]
+Pair = tuple[float, float]
+
+
+def _rows(
+    job: Job, ranks: list[dict[str, Any]], pairs_of: Callable[[Job, dict[str, Any]], dict[str, Pair]]
 ) -> Iterator[tuple[str, float, float]]:
-    most = {name: max(rank[name] for rank in memory["ranks"]) for name in memory["ranks"][0]}
-    stage = predicted["memory"]["stages"][0]
-    kept = stage["activations"] + stage["logits"]
-    if job.train.recompute == "full":
-        kept -= recomputed_layer_bytes(job)
+    """The quantities of ``pairs_of`` (name -> predicted, measured), of one rank for every stage."""
+    found: dict[str, list[Pair]] = {}
+    for stage in range(job.parallel.pp):
+        for rank in ranks:
+            if rank["place"]["pp"] == stage:
+                for name, pair in pairs_of(job, rank).items():
+                    where = f"stage{stage}.{name}" if job.parallel.pp > 1 else name
+                    found.setdefault(where, []).append(pair)
+    for name, pairs in found.items():
+        yield (name, *max(pairs, key=_distance))
+
+
+def _distance(pair: Pair) -> tuple[float, float]:
+    error = relative_error(*pair)
+    return math.inf if error is None else abs(error), pair[1]
+
+
+def _memory(job: Job, rank: dict[str, Any]) -> dict[str, Pair]:
+    stage = rank["place"]["pp"]
+    planned = stage_memory(job, stage)
     expected = {
-        **{name: stage[name] for name in ("params", "grads", "optimizer")},
-        "activations": kept,
-        "buffers": gathered_bytes(job),
+        "params": planned.params,
+        "grads": planned.grads,
+        "optimizer": planned.optimizer,
+        "activations": planned.activations + planned.logits - recomputed_layer_bytes(job, stage),
+        "buffers": gathered_bytes(job, stage),
     }
-    for name, value in expected.items():
-        yield f"memory.{name}", value, most[name]
-    yield "memory.total", sum(expected.values()), most["total"]
+    expected["total"] = sum(expected.values())
+    return {f"memory.{name}": (value, rank[name]) for name, value in expected.items()}
 
 
-def _comm(predicted: dict[str, Any], ledger: dict[str, Any]) -> Iterator[tuple[str, float, float]]:
-    expected = _by_kind(predicted["comm"])
-    per_rank = [_by_kind(rank["comm"]) for rank in ledger["ranks"]]
-    kinds = dict.fromkeys([*expected, *(kind for rank in per_rank for kind in rank)])
-    for kind in kinds:
+def _comm(job: Job, rank: dict[str, Any]) -> dict[str, Pair]:
+    place = rank["place"]
+    data_rank = place["dp"] * job.parallel.cp + place["cp"]
+    planned = messages(job, place["pp"], data_rank)
+    expected, found = _by_kind([message.row() for message in planned]), _by_kind(rank["comm"])
+    pairs: dict[str, Pair] = {}
+    for kind in dict.fromkeys([*expected, *found]):
         calls, sent = expected.get(kind, (0, 0.0))
-        found = max(rank.get(kind, (0, 0.0)) for rank in per_rank)
-        yield f"comm.{kind}.count", calls, found[0]
-        yield f"comm.{kind}.sent_bytes_per_rank", sent, found[1]
+        calls_found, sent_found = found.get(kind, (0, 0.0))
+        pairs[f"comm.{kind}.count"] = calls, calls_found
+        pairs[f"comm.{kind}.sent_bytes_per_rank"] = sent, sent_found
+    return pairs
 
 
 def _by_kind(rows: list[dict[str, Any]]) -> dict[str, tuple[int, float]]:
