@@ -26,6 +26,11 @@ EXERCISES = {
         _ranks("ch02-zero1", "ZeRO-1: shard the optimizer", "Zero1Adam"),
         _ranks("ch02-zero2", "ZeRO-2: shard the gradients", "Zero2Adam"),
         _ranks("ch02-zero3", "ZeRO-3: shard the parameters", "zero3_linear"),
+        _browser("ch03-gqa-heads", "Heads of a rank, with grouped keys and values", "rank_heads"),
+        _browser("ch03-bias-once", "A row-cut layer whose bias counts once", "row_linear"),
+        _browser("ch04-emit-schedules", "Emit GPipe, 1F1B and interleaved 1F1B", "program"),
+        _browser("ch04-memory-cap", "The shortest schedule under a memory cap", "shortest"),
+        _browser("ch04-send-order", "Sends and receives that cannot deadlock", "with_messages"),
     )
 }
 

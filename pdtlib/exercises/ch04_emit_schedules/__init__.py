@@ -1,0 +1,1 @@
+"""Exercise: emit the tables of GPipe, 1F1B and interleaved 1F1B."""

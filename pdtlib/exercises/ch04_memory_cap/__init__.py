@@ -1,0 +1,1 @@
+"""Exercise: the shortest schedule under a memory cap."""

@@ -1,0 +1,1 @@
+"""Exercise: an order of sends and receives that cannot deadlock."""
