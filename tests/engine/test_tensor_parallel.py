@@ -38,6 +38,7 @@ def model(**fields: Any) -> Model:
 MODELS = {
     "llama": model(ffn=20, kv_heads=2, activation="swiglu", norm="rmsnorm", qk_norm=True, vocab=31),
     "gpt": model(ffn=24, activation="gelu", norm="layernorm", biases="all", tied_embeddings=True),
+    "one key": model(ffn=20, kv_heads=1, activation="swiglu", biases="qkv"),
 }
 
 
@@ -127,8 +128,9 @@ Layout = tuple[str, int, bool, str]
 
 def layouts(tp: int, dp: int) -> list[Layout]:
     found: list[Layout] = [("gpt", 0, False, "none"), ("gpt", 3, True, "full")]
-    if tp == 2:  # llama has two key/value heads
-        found += [("llama", 0, False, "none"), ("llama", 0, True, "none"), ("llama", 3, True, "selective")]
+    found += [("llama", 0, False, "none"), ("llama", 0, True, "none"), ("llama", 3, True, "selective")]
+    if dp == 1:  # fewer key/value heads than ranks; so has llama on 4
+        found += [("one key", 0, False, "none"), ("one key", 1, True, "full")]
     if dp > 1:
         found += [("gpt", 1, True, "full"), ("llama", 2, False, "none"), ("gpt", 2, True, "none")]
     return found
@@ -253,6 +255,49 @@ def test_fused_layouts() -> None:
         assert max(found) < 1e-12
 
 
+class FusedHeads(nn.Module):
+    """Queries, keys and values in one matrix, with 4, 2 and 2 heads of 3: parts of unequal sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(6, 24)
+        self.o = nn.Linear(12, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = self.qkv(x).unflatten(-1, (-1, 3)).transpose(1, 2)  # [B, 8/t, S, 3]
+        num = heads.shape[1] // 4
+        q, k, v = heads.split((2 * num, num, num), dim=1)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+        return self.o(mixed.transpose(1, 2).flatten(2))
+
+
+def fused_heads() -> list[float]:
+    group = build_mesh({"tp": 2}).group("tp")
+    torch.manual_seed(6)
+    whole, part = nn.Sequential(FusedHeads()).double(), nn.Sequential(FusedHeads()).double()
+    part.load_state_dict(whole.state_dict())
+    table = {"0": ColumnCut(("qkv",), unit=3, sections=(12, 6, 6)), "0.o": RowCut()}
+    tensor_parallel(part, group, table=table)
+    xs = [torch.linspace(-1, 1, 48).double().view(2, 4, 6).requires_grad_() for _ in range(2)]
+    outs = [net(x) for net, x in zip((whole, part), xs, strict=True)]
+    for out in outs:
+        out.square().sum().backward()
+    rows = [[0, 1, 2, 3, 4, 5, 12, 13, 14, 18, 19, 20], [6, 7, 8, 9, 10, 11, 15, 16, 17, 21, 22, 23]]
+    mine = rows[group.rank]
+    pairs = [
+        outs,
+        [x.grad for x in xs],
+        [whole[0].qkv.weight.grad[mine], part[0].qkv.weight.grad],
+        [whole[0].qkv.bias.grad[mine], part[0].qkv.bias.grad],
+    ]
+    return [float((a - b).abs().max().detach()) for a, b in pairs]
+
+
+def test_fused_parts_of_unequal_sizes() -> None:
+    for found in spawn(fused_heads, 2):
+        assert max(found) < 1e-12
+
+
 # --- messages, randomness, refusals -------------------------------------------------------------------------
 
 
@@ -365,7 +410,7 @@ def test_random_streams(sequence: bool) -> None:
 def refusals() -> list[str]:
     group = build_mesh({"tp": 2}).group("tp")
     gqa = Transformer(MODELS["llama"], seed=0)
-    gqa.layers[1].attn.k = nn.Linear(16, 4, bias=False)
+    gqa.layers[1].attn.k = nn.Linear(16, 12, bias=False)
     cases = [
         (Own(), {"nothing.*": RowCut()}),
         (Own(), {"words": RowCut()}),
@@ -395,7 +440,7 @@ def test_what_cannot_be_cut_is_refused() -> None:
         "table: parts must be an nn.Embedding or an nn.Linear without bias",
         "table: Own '' has no function named output",
         "a parameter of shape (2, 3): dim 1 must be a multiple of tp=2",
-        "layers.1.attn.k: 1 parts of 4 columns do not divide by tp=2",
+        "layers.1.attn.k: 3 parts of 4 columns do not divide by tp=2",
     ]
 
 

@@ -20,6 +20,7 @@ from pdtlib.engine.optimizer import ShardedAdamW
 from pdtlib.engine.tensor_parallel import loss, regions
 
 SUM, SEQUENCE = False, True
+ONE_KEY = "a key/value head on several ranks"
 
 
 def skip_sum(real: Callable[..., Pending], wanted: Callable[..., bool]) -> Callable[..., Pending]:
@@ -92,6 +93,13 @@ def mutants() -> dict[str, tuple[bool, Any, str, Any]]:
             skip_sum(clip.start_all_reduce, lambda group, **_: group.axis == "tp"),
         ),
         "replicated parameters counted once": (SUM, ModelCut, "counts", lambda self, param: True),
+        f"{ONE_KEY}: sum of its gradients": (
+            SUM, cut, "start_all_reduce", skip_sum(cut.start_all_reduce, lambda **_: True)
+        ),
+        f"{ONE_KEY}: counted once": (
+            SUM, ModelCut, "counts",
+            lambda self, param: self.group.rank == 0 or id(param) not in self.replicated,
+        ),
     }  # fmt: skip
 
 
@@ -99,9 +107,10 @@ def train_mutants() -> dict[str, float]:
     group = build_mesh({"tp": 2}).group("tp")
     found = {}
     for name, (sequence, owner, attribute, replacement) in mutants().items():
+        model = "one key" if name.startswith(ONE_KEY) else "llama"
         with mock.patch.object(owner, attribute, replacement):
-            got = train("llama", stage=0, tp=2, dp=1, sequence=sequence, recompute="none")
-        worst = difference("llama", got, group)
+            got = train(model, stage=0, tp=2, dp=1, sequence=sequence, recompute="none")
+        worst = difference(model, got, group)
         found[name] = math.inf if math.isnan(worst) else worst
     return found
 

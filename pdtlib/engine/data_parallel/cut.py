@@ -17,29 +17,40 @@ class ModelCut:
 
     ``replicated`` parameters are whole on every rank and must count once in the gradient's norm; the
     gradients of ``partial`` ones, a subset, are a part of a sum: this rank's positions' (sequence
-    parallelism) or heads'.
+    parallelism) or heads'. ``repeated`` ones are the same on the ranks of ``repeaters`` alone, neighbours
+    within the group that share a key/value head, and their gradients are partial there.
     """
 
     group: Group
     replicated: frozenset[int]
     partial: frozenset[int]
+    repeated: frozenset[int] = frozenset()
+    repeaters: Group | None = None
 
     def counts(self, param: nn.Parameter) -> bool:
         """Whether this rank counts the parameter in the gradient's norm."""
+        if self.repeaters is not None and id(param) in self.repeated:
+            return self.repeaters.rank == 0
         return self.group.rank == 0 or id(param) not in self.replicated
 
     def sum_partial_gradients(self, flats: Sequence[Flat]) -> None:
-        """Sum the gradients of partial parameters over the group, in one message; after their reduction over
-        dp."""
-        views = []
-        for flat in flats:
-            for slot in flat.slots:
-                first, last = flat.span(slot)
-                if id(slot.param) in self.partial and first < last:
-                    assert flat.grad_shard is not None
-                    views.append(flat.grad_shard[first:last])
-        if views and self.group.size > 1:
-            message = torch.cat(views)
-            start_all_reduce(message, self.group, phase="grads").wait()
-            for view, part in zip(views, message.split([view.numel() for view in views]), strict=True):
-                view.copy_(part)
+        """Sum the gradients of partial parameters over their ranks, in one message for each group; after
+        their reduction over dp."""
+        _sum(flats, self.partial, self.group)
+        if self.repeaters is not None:
+            _sum(flats, self.repeated, self.repeaters)
+
+
+def _sum(flats: Sequence[Flat], params: frozenset[int], group: Group) -> None:
+    views = []
+    for flat in flats:
+        for slot in flat.slots:
+            first, last = flat.span(slot)
+            if id(slot.param) in params and first < last:
+                assert flat.grad_shard is not None
+                views.append(flat.grad_shard[first:last])
+    if views and group.size > 1:
+        message = torch.cat(views)
+        start_all_reduce(message, group, phase="grads").wait()
+        for view, part in zip(views, message.split([view.numel() for view in views]), strict=True):
+            view.copy_(part)

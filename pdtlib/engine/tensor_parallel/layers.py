@@ -99,11 +99,14 @@ class ColumnLinear(nn.Module):
     """``[.., in] -> [.., out/t]``: this rank's columns (rows of torch's weight ``[out, in]``) of a linear
     layer."""
 
-    def __init__(self, linear: nn.Linear, columns: Columns, *, sections: Sequence[int] = ()) -> None:
+    def __init__(
+        self, linear: nn.Linear, columns: Columns, *, sections: Sequence[int] = (), repeats: int = 1
+    ) -> None:
         super().__init__()
         group, bias = columns.group, linear.bias
-        self.weight = cut_parameter(linear.weight, group, dim=0, sections=sections)
-        self.bias = None if bias is None else cut_parameter(bias, group, dim=0, sections=sections)
+        how: dict[str, Any] = {"dim": 0, "sections": sections, "repeats": repeats}
+        self.weight = cut_parameter(linear.weight, group, **how)
+        self.bias = None if bias is None else cut_parameter(bias, group, **how)
         self.columns = columns
         columns.layers.append(self)
 
@@ -159,18 +162,18 @@ def vocab_output(group: Group, *, sequence: bool) -> Callable[[torch.Tensor, tor
 
 
 def cut_parameter(
-    param: torch.Tensor, group: Group, *, dim: int, sections: Sequence[int] = ()
+    param: torch.Tensor, group: Group, *, dim: int, sections: Sequence[int] = (), repeats: int = 1
 ) -> nn.Parameter:
     """This rank's equal part along ``dim``, of each of the ``sections`` if the parameter is made of several.
 
-    Raises ValueError where a size is no multiple of the group.
+    ``repeats`` neighbours have the same part. Raises ValueError where a size is no multiple of the parts.
     """
-    parts = []
+    parts, num_parts = [], group.size // repeats
     for section in param.detach().split(list(sections) or param.shape[dim], dim=dim):
-        if section.shape[dim] % group.size:
+        if section.shape[dim] % num_parts:
             shape = tuple(section.shape)
-            raise ValueError(f"a parameter of shape {shape}: dim {dim} must be a multiple of tp={group.size}")
-        parts.append(section.chunk(group.size, dim=dim)[group.rank])
+            raise ValueError(f"a parameter of shape {shape}: dim {dim} must be a multiple of tp={num_parts}")
+        parts.append(section.chunk(num_parts, dim=dim)[group.rank // repeats])
     return nn.Parameter(torch.cat(parts, dim=dim), requires_grad=param.requires_grad)
 
 

@@ -11,24 +11,34 @@ Every rank builds the whole module; :func:`tensor_parallel` keeps this rank's pa
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from pdtlib.engine.collectives import start_broadcast
 from pdtlib.engine.data_parallel.cut import ModelCut
 from pdtlib.engine.mesh import Group
+from pdtlib.engine.models.moe import MoE
 from pdtlib.engine.tensor_parallel.layers import (
     ColumnLinear,
     Columns,
     RowLinear,
     VocabEmbedding,
     VocabLinear,
+    cut_parameter,
     cut_vocabulary,
     vocab_output,
 )
 from pdtlib.engine.tensor_parallel.random import with_own_stream
-from pdtlib.engine.tensor_parallel.regions import own_positions
+from pdtlib.engine.tensor_parallel.regions import (
+    copy_to,
+    gather_sequence,
+    own_positions,
+    reduce_from,
+    scatter_sequence,
+)
 from pdtlib.plan.spec import Model
 
 
@@ -38,14 +48,16 @@ class ColumnCut:
 
     ``sections`` are the columns of what a fused child computes, such as (q, k, v): each is cut by itself.
     ``shared`` children are whole on every rank but see its columns alone, so that their gradients are parts
-    of a sum. ``own_randomness``: dropout inside the module works on this rank's part, so it draws from a
-    stream of its own.
+    of a sum. ``repeated`` children, where there are fewer units than ranks, are the same on neighbours.
+    ``own_randomness``: dropout inside the module works on this rank's part, so it draws from a stream of its
+    own.
     """
 
     children: tuple[str, ...]
     unit: int = 1
     sections: tuple[int, ...] = ()
     shared: tuple[str, ...] = ()
+    repeated: tuple[str, ...] = ()
     own_randomness: bool = False
 
 
@@ -60,8 +72,17 @@ class VocabCut:
 
 
 @dataclass(frozen=True)
+class ExpertCut:
+    """A :class:`pdtlib.engine.models.MoE`: each expert is cut like an MLP, and the whole block is one region,
+    router included, whose gradient is then a part of a sum."""
+
+
+@dataclass(frozen=True)
 class OutputCut:
-    """The module's attribute ``output``, a function of (x, weight), gives this rank's logits."""
+    """The module's attribute ``output``, a function of (x, weight), gives this rank's logits.
+
+    Under sequence parallelism its ``sequence_parts`` become the group's ranks.
+    """
 
 
 @dataclass(frozen=True)
@@ -71,31 +92,33 @@ class PositionCut:
     dim: int = 0
 
 
-Style = ColumnCut | RowCut | VocabCut | OutputCut | PositionCut
+Style = ColumnCut | RowCut | ExpertCut | VocabCut | OutputCut | PositionCut
 
 
-def transformer_table(model: Model) -> dict[str, Style]:
-    """The table of :class:`pdtlib.engine.models.Transformer`, GPT or Llama style.
-
-    Raises ValueError for a mixture of experts.
-    """
+def transformer_table(model: Model, *, first: bool = True, last: bool = True) -> dict[str, Style]:
+    """The table of :class:`pdtlib.engine.models.Transformer`, GPT or Llama style, or of a part of it."""
     gated = model.activation == "swiglu"
     table: dict[str, Style] = {
         "": OutputCut(),
-        "embed": VocabCut(),
         "layers.*.attn": ColumnCut(
             ("q", "k", "v"),
             unit=model.head_dim,
             shared=("q_norm", "k_norm") if model.qk_norm else (),
+            repeated=("k", "v"),
             own_randomness=model.dropout > 0,
         ),
         "layers.*.attn.o": RowCut(),
-        "layers.*.mlp": ColumnCut(("gate", "up") if gated else ("up",)),
-        "layers.*.mlp.down": RowCut(),
     }
-    if model.positions == "learned":
+    if model.moe is None:
+        table["layers.*.mlp"] = ColumnCut(("gate", "up") if gated else ("up",))
+        table["layers.*.mlp.down"] = RowCut()
+    else:
+        table["layers.*.moe"] = ExpertCut()
+    if first or (last and model.tied_embeddings):
+        table["embed"] = VocabCut()
+    if first and model.positions == "learned":
         table["positions"] = PositionCut()
-    if not model.tied_embeddings:
+    if last and not model.tied_embeddings:
         table["head"] = VocabCut()
     return table
 
@@ -126,7 +149,8 @@ def tensor_parallel(
     if sequence:
         with_own_stream(module, group)
     replicated = frozenset(id(param) for param in module.parameters() if id(param) not in cutter.cut)
-    return ModelCut(group, replicated, replicated if sequence else frozenset(cutter.shared))
+    parts = replicated if sequence else frozenset(cutter.shared)
+    return ModelCut(group, replicated, parts, frozenset(cutter.repeated), cutter.repeaters)
 
 
 class Cutter:
@@ -136,6 +160,8 @@ class Cutter:
         self.root, self.group, self.sequence = root, group, sequence
         self.cut: set[int] = set()
         self.shared: set[int] = set()
+        self.repeated: set[int] = set()
+        self.repeaters: Group | None = None
         self._vocabularies: dict[int, nn.Parameter] = {}  # by the whole weight, so that tied ones stay tied
         self._wholes: list[torch.Tensor] = []  # kept alive, so that no id is given twice
 
@@ -147,12 +173,16 @@ class Cutter:
             row = RowLinear(_linear(module, name), self.group, sequence=self.sequence)
             self._replace(name, row)
             self.cut.add(id(row.weight))
+        elif isinstance(style, ExpertCut):
+            self._experts(name, module)
         elif isinstance(style, VocabCut):
             self._vocabulary(name, module)
         elif isinstance(style, OutputCut):
             if not callable(getattr(module, "output", None)):
                 raise ValueError(f"table: {type(module).__name__} {name!r} has no function named output")
             vars(module)["output"] = vocab_output(self.group, sequence=self.sequence)
+            if self.sequence:
+                vars(module)["sequence_parts"] = self.group.size
         elif self.sequence:
             module.register_forward_hook(
                 lambda module, args, output: own_positions(output, self.group, dim=style.dim)
@@ -163,19 +193,43 @@ class Cutter:
         for child in style.children:
             full_name = f"{name}.{child}"
             linear = _linear(module.get_submodule(child), full_name)
-            for size in style.sections or (linear.out_features,):
+            repeats = self._repeats(style, child, linear.out_features)
+            for size in style.sections or (linear.out_features * repeats,):
                 if size % (style.unit * self.group.size):
                     raise ValueError(
                         f"{full_name}: {size // style.unit} parts of {style.unit} columns do not divide by "
                         f"tp={self.group.size}"
                     )
-            cut = ColumnLinear(linear, columns, sections=style.sections)
+            cut = ColumnLinear(linear, columns, sections=style.sections, repeats=repeats)
             self._replace(full_name, cut)
-            self.cut |= {id(param) for param in cut.parameters()}
+            ids = {id(param) for param in cut.parameters()}
+            self.cut |= ids
+            if repeats > 1:
+                self.repeated |= ids
+                self.repeaters = self.repeaters or neighbours(self.group, repeats)
         for child in style.shared:
             self.shared |= {id(param) for param in module.get_submodule(child).parameters()}
         if style.own_randomness and not self.sequence:
             with_own_stream(module, self.group)
+
+    def _repeats(self, style: ColumnCut, child: str, columns: int) -> int:
+        """How many neighbours have the same columns of a child: 1, unless its units are too few."""
+        units, size = columns // style.unit, self.group.size
+        fewer = child in style.repeated and not style.sections and 0 < units < size
+        return size // units if fewer and size % units == 0 else 1
+
+    def _experts(self, name: str, module: nn.Module) -> None:
+        if not isinstance(module, MoE):
+            raise ValueError(f"table: {name} is a {type(module).__name__}; this style needs an MoE")
+        begin, end = (gather_sequence, scatter_sequence) if self.sequence else (copy_to, reduce_from)
+        module.begin, module.end = partial(begin, group=self.group), partial(end, group=self.group)
+        if module.balance is not None:
+            module.balance.copies = self.group.size
+        self.shared |= {id(param) for param in module.router.parameters()}
+        for expert in module.experts.values():
+            for child, linear in expert.named_children():
+                linear.weight = cut_parameter(linear.weight, self.group, dim=1 if child == "down" else 0)
+            self.cut |= {id(param) for param in expert.parameters()}
 
     def _vocabulary(self, name: str, module: nn.Module) -> None:
         if not isinstance(module, nn.Embedding | nn.Linear) or getattr(module, "bias", None) is not None:
@@ -195,6 +249,16 @@ class Cutter:
     def _replace(self, name: str, module: nn.Module) -> None:
         owner, _, leaf = name.rpartition(".")
         setattr(self.root.get_submodule(owner), leaf, module)
+
+
+def neighbours(group: Group, size: int) -> Group:
+    """The run of ``size`` ranks of the group that this rank is in. Called by all ranks of the group."""
+    if size == group.size:
+        return group
+    first = group.rank // size * size
+    ranks = group.ranks[first : first + size]
+    process_group = dist.new_group(list(ranks), use_local_synchronization=True)
+    return Group(group.axis, process_group, ranks, group.rank - first, ledger=group.ledger)
 
 
 def _linear(module: nn.Module, name: str) -> nn.Linear:
