@@ -23,20 +23,21 @@ from pdtlib.plan.spec import Model
 SHAPE = {"layers": 2, "hidden": 24, "heads": 4, "ffn": 40, "vocab": 61, "seq": 12, "activation": "swiglu"}
 MODELS = {
     "llama": Model(**SHAPE, kv_heads=2),
+    "llama-3": Model(**SHAPE, kv_heads=2, rope_theta=500_000.0, norm_eps=1e-6),
     "llama-biases": Model(**SHAPE, biases="all"),
     "qwen2": Model(**SHAPE, kv_heads=1, biases="qkv", tied_embeddings=True),
     "qwen3": Model(**SHAPE, kv_heads=2, head_dim=10, qk_norm=True),
 }
 
 
-def norm(x: Tensor, weight: Tensor) -> Tensor:
-    return weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)
+def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
 
 
 def reference(config: dict[str, object], w: dict[str, Tensor], tokens: Tensor) -> Tensor:
     """A Llama, Qwen2 or Qwen3 from config.json and the file's tensors, in none of our code."""
     heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
-    dim, seq = config["head_dim"], tokens.shape[1]
+    dim, seq, eps = config["head_dim"], tokens.shape[1], config["rms_norm_eps"]
     rates = 1.0 / config["rope_theta"] ** (torch.arange(0, dim, 2).double() / dim)
     angles = torch.cat([torch.outer(torch.arange(seq).double(), rates)] * 2, dim=-1)
 
@@ -50,13 +51,14 @@ def reference(config: dict[str, object], w: dict[str, Tensor], tokens: Tensor) -
     x = w["model.embed_tokens.weight"][tokens]
     for layer in range(config["num_hidden_layers"]):
         at = f"model.layers.{layer}"
-        y = norm(x, w[f"{at}.input_layernorm.weight"])
+        y = norm(x, w[f"{at}.input_layernorm.weight"], eps)
         q, k, v = (
             linear(y, f"{at}.self_attn.{name}_proj").unflatten(-1, (-1, dim)).transpose(1, 2)
             for name in "qkv"
         )
         if f"{at}.self_attn.q_norm.weight" in w:
-            q, k = norm(q, w[f"{at}.self_attn.q_norm.weight"]), norm(k, w[f"{at}.self_attn.k_norm.weight"])
+            q = norm(q, w[f"{at}.self_attn.q_norm.weight"], eps)
+            k = norm(k, w[f"{at}.self_attn.k_norm.weight"], eps)
         q, k = turn(q), turn(k)
         out = []
         for head in range(heads):
@@ -65,10 +67,10 @@ def reference(config: dict[str, object], w: dict[str, Tensor], tokens: Tensor) -
             scores = scores + torch.full((seq, seq), float("-inf")).triu(1)
             out.append(scores.softmax(-1) @ v[:, group])
         x = x + linear(torch.cat(out, dim=-1), f"{at}.self_attn.o_proj")
-        y = norm(x, w[f"{at}.post_attention_layernorm.weight"])
+        y = norm(x, w[f"{at}.post_attention_layernorm.weight"], eps)
         gated = F.silu(linear(y, f"{at}.mlp.gate_proj")) * linear(y, f"{at}.mlp.up_proj")
         x = x + linear(gated, f"{at}.mlp.down_proj")
-    x = norm(x, w["model.norm.weight"])
+    x = norm(x, w["model.norm.weight"], eps)
     head = "model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"
     return F.linear(x, w[head])
 
@@ -130,15 +132,17 @@ def test_what_has_no_counterpart_is_refused(tmp_path: Path) -> None:
             config_of(model)
     config = config_of(MODELS["llama"])
     for change, told in (
-        ({"rope_theta": 500000.0}, "rope_theta=500000.0; the engine's models have 10000.0"),
-        ({"rope_scaling": {"factor": 8}}, "rope_scaling"),
-        ({"rms_norm_eps": 1e-6}, "rms_norm_eps"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rotary positions of type 'llama3'"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rotary positions of type 'yarn'"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"model_type": "mixtral"}, "valid: llama, qwen2, qwen3"),
         ({"attention_bias": True}, "attention_bias and mlp_bias"),
     ):
         with pytest.raises(ValueError, match=told):
             model_of({**config, **change})
+    newer = {key: value for key, value in config.items() if key != "rope_theta"}
+    newer["rope_parameters"] = {"rope_type": "default", "rope_theta": 500_000.0}
+    assert model_of(newer).rope_theta == 500_000.0
 
 
 def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:

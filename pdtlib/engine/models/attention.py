@@ -9,19 +9,18 @@ from torch.utils.checkpoint import checkpoint
 
 from pdtlib.plan.spec import Model
 
-ROTARY_BASE = 10_000.0
-NORM_EPS = 1e-5
 
-
-def rotary_tables(seq: int, head_dim: int, *, device: torch.device) -> tuple[Tensor, Tensor]:
+def rotary_tables(
+    seq: int, head_dim: int, *, device: torch.device, theta: float = 10_000.0
+) -> tuple[Tensor, Tensor]:
     """Cosines and sines [S, D/2] in fp32 of the first ``seq`` rotary positions."""
-    return rotary_tables_at(torch.arange(seq, device=device), head_dim)
+    return rotary_tables_at(torch.arange(seq, device=device), head_dim, theta=theta)
 
 
-def rotary_tables_at(positions: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
+def rotary_tables_at(positions: Tensor, head_dim: int, *, theta: float) -> tuple[Tensor, Tensor]:
     """Cosines and sines [S, D/2] in fp32 of rotary positions (Su 2021, arXiv:2104.09864, eq. 15)."""
     steps = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32)
-    angles = torch.outer(positions.to(torch.float32), ROTARY_BASE ** (-steps / head_dim))
+    angles = torch.outer(positions.to(torch.float32), theta ** (-steps / head_dim))
     return angles.cos(), angles.sin()
 
 
@@ -72,8 +71,8 @@ class Attention(nn.Module):
         self.q = nn.Linear(model.hidden, q_size, bias=with_bias)
         self.k = nn.Linear(model.hidden, kv_size, bias=with_bias)
         self.v = nn.Linear(model.hidden, kv_size, bias=with_bias)
-        self.q_norm = nn.RMSNorm(model.head_dim, eps=NORM_EPS) if model.qk_norm else None
-        self.k_norm = nn.RMSNorm(model.head_dim, eps=NORM_EPS) if model.qk_norm else None
+        self.q_norm = nn.RMSNorm(model.head_dim, eps=model.norm_eps) if model.qk_norm else None
+        self.k_norm = nn.RMSNorm(model.head_dim, eps=model.norm_eps) if model.qk_norm else None
         self.o = nn.Linear(q_size, model.hidden, bias=model.biases == "all")
 
     def forward(self, x: Tensor, tables: tuple[Tensor, Tensor] | None) -> Tensor:

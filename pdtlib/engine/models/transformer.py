@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pdtlib.engine.models.attention import NORM_EPS, Attention, rotary_tables_at
+from pdtlib.engine.models.attention import Attention, rotary_tables_at
 from pdtlib.engine.models.balance import Balance
 from pdtlib.engine.models.mlp import Mlp
 from pdtlib.engine.models.moe import MoE
@@ -44,8 +44,8 @@ def draw(name: str, shape: tuple[int, ...], *, seed: int, layers: int) -> Tensor
 
 def _norm(model: Model) -> nn.Module:
     if model.norm == "layernorm":
-        return nn.LayerNorm(model.hidden, eps=NORM_EPS)
-    return nn.RMSNorm(model.hidden, eps=NORM_EPS)
+        return nn.LayerNorm(model.hidden, eps=model.norm_eps)
+    return nn.RMSNorm(model.hidden, eps=model.norm_eps)
 
 
 class Layer(nn.Module):
@@ -156,7 +156,7 @@ class Transformer(nn.Module):
             x = self._embedded(x, where)
         tables = None
         if self.model.positions == "rotary":
-            cos, sin = rotary_tables_at(where, self.model.head_dim)
+            cos, sin = rotary_tables_at(where, self.model.head_dim, theta=self.model.rope_theta)
             tables = cos.to(x.dtype), sin.to(x.dtype)
         for layer in self.layers:
             x = layer(x, tables)

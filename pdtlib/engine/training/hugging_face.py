@@ -18,7 +18,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from pdtlib.engine.models.attention import NORM_EPS, ROTARY_BASE
 from pdtlib.engine.training.checkpoint import Part, load
 from pdtlib.engine.training.run_dir import last_checkpoint, read_job
 from pdtlib.plan.params import tensors
@@ -92,8 +91,8 @@ def config_of(model: Model) -> dict[str, Any]:
         "head_dim": model.head_dim,
         "max_position_embeddings": model.seq,
         "hidden_act": "silu",
-        "rms_norm_eps": NORM_EPS,
-        "rope_theta": ROTARY_BASE,
+        "rms_norm_eps": model.norm_eps,
+        "rope_theta": model.rope_theta,
         "tie_word_embeddings": model.tied_embeddings,
         **({"attention_bias": all_biases, "mlp_bias": all_biases} if kind == "llama" else {}),
         **({"attention_bias": False} if kind == "qwen3" else {}),
@@ -102,22 +101,24 @@ def config_of(model: Model) -> dict[str, Any]:
 
 
 def model_of(config: Mapping[str, Any]) -> Model:
-    """The model that a ``config.json`` describes. Raises ``ValueError`` for what the engine cannot be."""
+    """The model that a ``config.json`` describes.
+
+    Raises ``ValueError`` for what the engine cannot be, scaled rotary positions (Llama 3.1 and later) among
+    it.
+    """
     kind = config.get("model_type")
     if kind not in FAMILIES:
         raise ValueError(f"config.json: model_type={kind!r} (valid: {', '.join(FAMILIES)})")
-    fixed = {
-        "hidden_act": ("silu", "silu"),
-        "rms_norm_eps": (NORM_EPS, 1e-6),
-        "rope_theta": (ROTARY_BASE, ROTARY_BASE),
-        "rope_scaling": (None, None),
-        "use_sliding_window": (False, False),
-    }
-    for key, (ours, default) in fixed.items():
-        if config.get(key, default) != ours:
-            raise ValueError(
-                f"config.json: {key}={config.get(key, default)}; the engine's models have {ours}"
-            )
+    for key, ours in (("hidden_act", "silu"), ("use_sliding_window", False)):
+        if config.get(key, ours) != ours:
+            raise ValueError(f"config.json: {key}={config[key]}; the engine's models have {ours}")
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}  # the newer name, the older one
+    kind_of_rope = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, Mapping) else rope
+    if kind_of_rope != "default":
+        raise ValueError(
+            f"config.json: rotary positions of type {kind_of_rope!r} are stretched beyond those that the "
+            "model was trained on; the engine's models have unscaled ones (valid: default)"
+        )
     _, biases, qk_norm = FAMILIES[kind]
     with_bias = bool(config.get("attention_bias", False)), bool(config.get("mlp_bias", False))
     if kind == "llama" and with_bias not in ((False, False), (True, True)):
@@ -138,6 +139,8 @@ def model_of(config: Mapping[str, Any]) -> Model:
         tied_embeddings=bool(config.get("tie_word_embeddings", False)),
         biases="all" if kind == "llama" and all(with_bias) else biases[0],
         qk_norm=qk_norm,
+        norm_eps=config.get("rms_norm_eps", 1e-6),
+        rope_theta=config.get("rope_theta", rope.get("rope_theta", 10_000.0)),
     )
 
 
