@@ -16,7 +16,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("pdtlib.cli.export:export", "A job for DeepSpeed, Megatron-LM or torchtitan."),
     "lint": ("pdtlib.cli.lint:lint", "A target's verdict on every key of a configuration."),
     "run": ("pdtlib.cli.run:run", "Train a job on this machine."),
+    "dryrun": ("pdtlib.cli.dryrun:dryrun", "What one rank of a job holds and sends, without the run."),
     "compare": ("pdtlib.cli.compare:compare", "A run's measured values beside the predicted ones."),
+    "testbed": ("pdtlib.cli.testbed:app", "A cluster in this machine: nodes, slow links, failures."),
     "grade": ("pdtlib.cli.grade:grade", "Grade the answer to an exercise."),
 }
 
@@ -60,6 +62,11 @@ def run_command(name: str, words: list[str]) -> None:
     import typer
 
     module, _, function = COMMANDS[name][0].partition(":")
-    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command()(getattr(importlib.import_module(module), function))
+    app = getattr(importlib.import_module(module), function)
+    if not isinstance(app, typer.Typer):
+        command, app = (
+            app,
+            typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False),
+        )
+        app.command()(command)
     typer.main.get_command(app)(args=words, prog_name=f"pdt {name}")

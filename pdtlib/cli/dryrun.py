@@ -1,0 +1,58 @@
+"""``pdt dryrun``: what one rank of a job holds and sends, from the engine itself on fake tensors."""
+
+import importlib.util
+import json
+from typing import Annotated, Any
+
+import typer
+
+from pdtlib.cli.predict import as_job_error, print_problems
+from pdtlib.plan.job import load
+from pdtlib.plan.predict import problem_rows
+from pdtlib.plan.spec import JobError
+from pdtlib.plan.units import bytes_text
+
+
+def dryrun(
+    job: Annotated[str, typer.Argument(help="The job: a TOML file, or JSON if its name ends so.")],
+    rank: Annotated[int, typer.Option(help="The rank to build, of all that the job has.")] = 0,
+    json_: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Build one rank of JOB on fake tensors and run a step: no GPU and next to no memory is needed.
+
+    Exit code 2 with every problem on stderr if the job cannot work or has no such rank.
+    """
+    if importlib.util.find_spec("torch") is None:
+        typer.echo(
+            "pdt dryrun: the engine needs PyTorch; install it with: pip install 'pdtlib[engine]'", err=True
+        )
+        raise typer.Exit(2)
+    from pdtlib.engine.dry_run import dry_run
+
+    try:
+        result = dry_run(load(job), rank=rank)
+    except (JobError, OSError) as error:
+        refusal = as_job_error(error)
+        print_problems(refusal)
+        if json_:
+            typer.echo(json.dumps({"problems": problem_rows(refusal)}, ensure_ascii=False))
+        raise typer.Exit(2) from None
+    except ValueError as error:
+        typer.echo(f"pdt dryrun: {error}", err=True)
+        raise typer.Exit(2) from None
+    if json_:
+        typer.echo(json.dumps({"problems": [], **result}))
+    else:
+        _show(result)
+
+
+def _show(result: dict[str, Any]) -> None:
+    place = ", ".join(f"{axis} {index}" for axis, index in result["place"].items())
+    typer.echo(f"rank {result['rank']} of {result['world_size']} ({place})\n")
+    for name, size in result["memory"].items():
+        typer.echo(f"  {name:<12}{bytes_text(size):>12}  {size:,} bytes")
+    typer.echo(f"\n  {'axis':<5}{'phase':<11}{'collective':<16}{'calls':>7}{'message':>12}{'sent':>12}")
+    for row in result["comm"]:
+        size, sent = bytes_text(row["message_bytes"]), bytes_text(row["sent_bytes_per_rank"])
+        call = f"{row['axis']:<5}{row['phase']:<11}{row['collective']:<16}"
+        typer.echo(f"  {call}{row['count']:>7}{size:>12}{sent:>12}")

@@ -1,0 +1,88 @@
+"""One rank of a run of any size, without the run: the real engine on fake tensors and a fake process group.
+
+Fake tensors have shapes and no memory (:mod:`torch._subclasses.fake_tensor`); the fake process group says at
+once that every message has arrived. So the code that trains on 1,024 GPUs builds one of its ranks here, runs
+a step, and what the rank holds and sends is read off its live tensors and its ledger.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from math import inf
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pdtlib.engine.mesh import Mesh, build_mesh
+from pdtlib.engine.optimizer import ShardedAdamW
+from pdtlib.engine.parallelize import parallelize
+from pdtlib.engine.training.step import compute_gradients
+from pdtlib.observe.memory import held_bytes
+from pdtlib.plan.spec import Job
+
+
+class _NumbersAreOne(TorchDispatchMode):
+    """Where the engine reads a number from a tensor (a norm, a count of tokens), a fake one has 1 to say."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            return 1.0 if args[0].is_floating_point() else 1
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def fake_world(world_size: int, *, rank: int) -> Iterator[None]:
+    """Inside, torch.distributed believes that ``world_size`` ranks run, of which this process is one.
+
+    Raises ValueError for a rank outside the world, RuntimeError inside a run.
+    """
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank={rank}: the job has ranks 0 to {world_size - 1}")
+    if dist.is_initialized():
+        raise RuntimeError("a dry run makes its own process group; call it outside of a run")
+    dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def dry_run(job: Job, *, rank: int = 0) -> dict[str, Any]:
+    """What this rank of the job holds and sends in one optimizer step.
+
+    ``memory`` are bytes of its parameters, gradients and optimizer states after the last backward pass;
+    ``comm`` are the rows of its ledger with the keys of ``pdt predict``'s. Raises
+    :class:`pdtlib.plan.spec.JobError` for a job that the engine does not train and ValueError for a rank that
+    it does not have.
+    """
+    with fake_world(job.parallel.world_size, rank=rank):
+        mesh = build_mesh(job.parallel)
+        with FakeTensorMode(), _NumbersAreOne():
+            memory = step(job, mesh)
+        return {
+            "rank": rank,
+            "world_size": job.parallel.world_size,
+            "place": mesh.place,
+            "memory": {**memory, "total": sum(memory.values())},
+            "comm": mesh.ledger.rows(),
+        }
+
+
+def step(job: Job, mesh: Mesh) -> dict[str, int]:
+    """Build this rank and run one optimizer step; returns the bytes held before its update."""
+    parts = parallelize(job, mesh)
+    optimizer = ShardedAdamW(parts.replica, lr=job.train.learning_rate)
+    mesh.ledger.clear()  # of what was sent to set up
+    tokens = parts.take(torch.zeros(job.train.micro_batch, job.model.seq, dtype=torch.int64))
+    micro_batches = [(tokens, tokens)] * job.gradient_accumulation
+    compute_gradients(parts, optimizer, micro_batches, max_norm=job.train.clip_grad_norm or inf)
+    tensors = {**parts.replica.held(), **optimizer.held()}
+    memory = {name: held_bytes(tensors[name]) for name in ("params", "grads", "optimizer")}
+    optimizer.step()
+    optimizer.zero_grad()
+    return memory

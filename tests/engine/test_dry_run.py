@@ -1,0 +1,124 @@
+"""A dry run of one rank equals a real run of it, and the plan, to the byte."""
+
+import json
+import resource
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from pdtlib.cli.app import main
+from pdtlib.engine.dist import spawn
+from pdtlib.engine.dry_run import dry_run, step
+from pdtlib.engine.mesh import build_mesh
+from pdtlib.plan.flats import held_bytes
+from pdtlib.plan.job import from_dict
+from pdtlib.plan.ledger import messages
+from pdtlib.plan.spec import Job
+
+SMALL = {"layers": 2, "hidden": 32, "heads": 4, "kv_heads": 4, "ffn": 48, "vocab": 44, "seq": 16}
+LLAMA, GPT = {**SMALL, "activation": "swiglu", "qk_norm": True}, {**SMALL, "dropout": 0.1}
+JOBS: dict[str, dict[str, Any]] = {
+    "dp4": {"model": LLAMA, "parallel": {"dp": 4}},
+    "dp4 zero2": {"model": GPT, "parallel": {"dp": 4}, "train": {"zero_stage": 2, "global_batch": 8}},
+    "tp4 sp": {"model": GPT, "parallel": {"tp": 4}, "train": {"sequence_parallel": True}},
+    "dp2 tp2 zero3": {"model": GPT, "parallel": {"dp": 2, "tp": 2}, "train": {"zero_stage": 3}},
+    "tp2 cp2 full": {"model": LLAMA, "parallel": {"tp": 2, "cp": 2}, "train": {"recompute": "full"}},
+    "cp2 dp2 ulysses zero1": {
+        "model": LLAMA,
+        "parallel": {"dp": 2, "cp": 2, "context": "ulysses"},
+        "train": {"zero_stage": 1, "recompute": "selective"},
+    },
+}
+
+
+def counted(rows: list[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
+    """Calls by axis, collective, phase and size."""
+    found: Counter[tuple[Any, ...]] = Counter()
+    for row in rows:
+        found[row["axis"], row["collective"], row["phase"], row["message_bytes"]] += row["count"]
+    return found
+
+
+def real_steps(jobs: list[Job]) -> list[tuple[dict[str, int], list[dict[str, Any]]]]:
+    found = []
+    for job in jobs:
+        mesh = build_mesh(job.parallel)
+        found.append((step(job, mesh), mesh.ledger.rows()))
+    return found
+
+
+def test_fake_ranks_hold_and_send_what_real_ones_do() -> None:
+    jobs = [from_dict(tables) for tables in JOBS.values()]
+    for rank, real in enumerate(spawn(real_steps, 4, jobs)):
+        for name, job, (memory, rows) in zip(JOBS, jobs, real, strict=True):
+            fake = dry_run(job, rank=rank)
+            assert fake["memory"] == {**memory, "total": sum(memory.values())}, (name, rank)
+            assert counted(fake["comm"]) == counted(rows), (name, rank)
+
+
+def assert_as_planned(job: Job, rank: int) -> None:
+    found = dry_run(job, rank=rank)
+    stage, memory = found["place"]["pp"], found["memory"]
+    held = held_bytes(job, stage)
+    assert (memory["params"], memory["grads"], memory["optimizer"]) == (
+        held.params,
+        held.grads,
+        held.optimizer,
+    )
+    assert counted(found["comm"]) == counted([message.row() for message in messages(job, stage)])
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_small_jobs_are_as_planned(name: str) -> None:
+    job = from_dict(JOBS[name])
+    for rank in (0, job.parallel.world_size - 1):
+        assert_as_planned(job, rank)
+
+
+def test_a_rank_of_a_large_model_takes_no_memory() -> None:
+    """13 billion parameters on tp=2 and dp=8, ZeRO-2: 48 GB of states in under half a GB."""
+    job = from_dict(
+        {
+            "model": {"preset": "llama2-13b"},
+            "train": {"zero_stage": 2},
+            "parallel": {"tp": 2, "dp": 8},
+        }
+    )
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert_as_planned(job, 11)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown * (1 if sys.platform == "darwin" else 1024) < 5e8
+
+
+def test_what_cannot_be_built_is_refused() -> None:
+    job = from_dict(JOBS["dp4"])
+    with pytest.raises(ValueError, match="rank=4: the job has ranks 0 to 3"):
+        dry_run(job, rank=4)
+    assert not dist.is_initialized()
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(JOBS["dp2 tp2 zero3"]))
+    with pytest.raises(SystemExit) as done:
+        main(["dryrun", str(path), "--rank", "3", "--json"])
+    assert done.value.code == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found.pop("problems") == []
+    assert found == dry_run(from_dict(JOBS["dp2 tp2 zero3"]), rank=3)
+    with pytest.raises(SystemExit) as done:
+        main(["dryrun", str(path), "--rank", "1"])
+    assert done.value.code == 0
+    assert "rank 1 of 4 (dp 0, pp 0, cp 0, tp 1)" in capsys.readouterr().out
+    for words, message in (
+        ([str(path), "--rank", "4"], "the job has ranks 0 to 3"),
+        ([str(tmp_path / "none.toml")], "cannot read"),
+    ):
+        with pytest.raises(SystemExit) as done:
+            main(["dryrun", *words])
+        assert done.value.code == 2
+        assert message in capsys.readouterr().err
