@@ -47,7 +47,7 @@ def test_no_order_is_shorter(stages: int, microbatches: int, cap: int) -> None:
 
 
 def test_enough_memory_reaches_the_last_stages_bound() -> None:
-    """It can't start before p - 1 and has 3 m units of work; p micro-batches of memory are enough for that."""
+    """It can't start before p - 1 and has 3 m units of work; memory for p micro-batches is enough."""
     for stages, microbatches in ((2, 5), (3, 6), (4, 8)):
         bound = 3 * microbatches + stages - 1
         assert shortest_length(stages, microbatches, 2 * stages) == bound

@@ -8,15 +8,24 @@ without readings is a judgement and says so.
 from __future__ import annotations
 
 from collections import Counter
+from importlib import import_module
 
 from pdtlib.book.claims.judge import VERDICTS, Claim, Finding, verdict
+
+MODULES = (
+    "section1",
+    "section2",
+    "section2_code",
+    "section4",
+    "section4_schedules",
+)
+"""Where the claims stand, in the article's order."""
 
 
 def register() -> tuple[Claim, ...]:
     """Every claim that has been examined, in the article's order."""
-    from pdtlib.book.claims import section1, section2, section2_code
-
-    return tuple(claim for module in (section1, section2, section2_code) for claim in module.REGISTER.claims)
+    modules = [import_module(f"{__name__}.{name}") for name in MODULES]
+    return tuple(claim for module in modules for claim in module.REGISTER.claims)
 
 
 def of_sections(*sections: str) -> tuple[Claim, ...]:
