@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from published_jobs import Case, job_of, stack_of
+from published_jobs import Case, completed, job_of, stack_of
 from published_metrics import rates, seconds_of
 
 from pdtlib.plan.job import Job
@@ -133,7 +133,7 @@ class Row:
 def rows_of(cases: Sequence[Case], stack: str) -> list[Row]:
     """The runs of a stack whose time is published."""
     found = []
-    for case in cases:
+    for case in map(completed, cases):
         timed = [metric for metric in case["metrics"] if metric["name"] in TIMES]
         if not timed or "iteration_time_s" in (case.get("input") or {}) or stack_of(case) != stack:
             continue

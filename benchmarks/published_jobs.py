@@ -74,7 +74,6 @@ def job_of(case: Case) -> Job | None:
 
 
 def _job(case: Case) -> Job:
-    case = _with_published_layout(case)
     degrees = _degrees(case)
     zero = _zero_stage(case)
     batch, micro_batch = _batch(case, degrees)
@@ -85,13 +84,13 @@ def _job(case: Case) -> Job:
         # Interleaved by as many chunks as fit, which its authors say but do not list.
         vpp = next(v for v in (8, 7, 6, 4, 3, 2, 1) if layers % (degrees["pp"] * v) == 0 or v == 1)
         schedule = "interleaved" if vpp > 1 else "1f1b"
-    vpp = min(vpp, layers // degrees["pp"])
-    if vpp > 1 and batch // (degrees["dp"] * micro_batch) % degrees["pp"]:
+    vpp = min(vpp, layers // degrees["pp"]) if degrees["pp"] > 1 else 1
+    if schedule == "interleaved" and batch // (degrees["dp"] * micro_batch) % degrees["pp"]:
         schedule, vpp = "1f1b", 1
     hardware = case["hardware"]
     return from_dict(
         {
-            "model": {**_model(case["model"], case["train"], degrees["tp"]), "layers": layers},
+            "model": {**_model(case["model"], case["train"], degrees), "layers": layers},
             "train": {
                 "global_batch": batch,
                 "micro_batch": micro_batch,
@@ -109,26 +108,26 @@ def _job(case: Case) -> Job:
     )
 
 
-def _with_published_layout(case: Case) -> Case:
-    """Llama 3 405B's GPU-hours come without a layout; most of its training had this one (its Table 4)."""
-    if case["parallel"].get("dp") or case["model"]["hidden"] < 16384:
+def completed(case: Case) -> Case:
+    """The case with what other pages of its paper say of the run.
+
+    Llama 3 405B's GPU-hours come without a layout; most of its training had the one of its Table 4, with one
+    layer fewer on the first and last stage (section 3.3.2).
+    """
+    if case.get("kind") != "gpu_hours" or case["model"]["hidden"] < 16384 or case["parallel"].get("dp"):
         return case
+    train = {"global_batch": 2048, "micro_batch": 1, "sequence_parallel": True, "zero_stage": 1}
     return {
         **case,
         "parallel": {**case["parallel"], "tp": 8, "pp": 16, "dp": 128, "vpp": 8},
-        "train": {
-            **case["train"],
-            "global_batch": 2048,
-            "micro_batch": 1,
-            "sequence_parallel": True,
-            "zero_stage": 1,
-        },
+        "train": {**case["train"], **train},
+        "assume": [*(case.get("assume") or []), "first and last stage have one layer fewer"],
     }
 
 
 def _degrees(case: Case) -> dict[str, int]:
     """dp from the number of GPUs where it is not given, and never more replicas than sequences."""
-    tp, pp, cp = (case["parallel"][axis] for axis in ("tp", "pp", "cp"))
+    tp, pp, cp = (case["parallel"].get(axis) or 1 for axis in ("tp", "pp", "cp"))
     dp = case["parallel"].get("dp") or max(1, (case["hardware"].get("n_gpus") or 2048) // (tp * pp * cp))
     dp = min(dp, case["train"].get("global_batch") or dp)
     moe = mixture_of(case["model"])
@@ -159,9 +158,10 @@ def _batch(case: Case, degrees: Case) -> tuple[int, int]:
     return max(1, batch // unit) * unit, micro_batch
 
 
-def _model(model: Case, train: Case, tp: int) -> dict[str, Any]:
-    """GPTs of up to 4,096 positions learn them; those without flash attention trained with dropout;
-    vocabularies are padded as Megatron pads them."""
+def _model(model: Case, train: Case, degrees: Case) -> dict[str, Any]:
+    """GPTs of up to 4,096 positions learn them; those without flash attention trained with dropout, which
+    attention split over ranks has not; vocabularies are padded as Megatron pads them."""
+    tp, whole = degrees["tp"], degrees["cp"] == 1
     gelu = model["activation"] == "gelu"
     short = model["seq"] <= 4096
     padded = -(-model["vocab"] // (128 * tp)) * 128 * tp
@@ -175,7 +175,7 @@ def _model(model: Case, train: Case, tp: int) -> dict[str, Any]:
         "activation": model["activation"],
         "tied_embeddings": bool(model.get("tied_embeddings")),
         "positions": "learned" if short and gelu else "rotary",
-        "dropout": 0.1 if gelu and short and not train.get("flash_attention") else 0.0,
+        "dropout": 0.1 if gelu and short and whole and not train.get("flash_attention") else 0.0,
     }
     moe = mixture_of(model)
     if moe:
@@ -234,7 +234,7 @@ def _schedule(case: Case, parallel: Case) -> tuple[str, int]:
     names |= {"ZB-H2": "zb-h2", "ZB-V": "zb-v"}
     if named and named[1] in names:
         schedule = names[named[1]]
-        return schedule, vpp if schedule == "interleaved" else 1
+        return schedule, {"interleaved": vpp, "zb-v": 2}.get(schedule, 1)
     return ("interleaved", vpp) if vpp > 1 else ("1f1b", 1)
 
 

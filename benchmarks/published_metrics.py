@@ -3,8 +3,17 @@
 import dataclasses
 from typing import Any
 
-from published_jobs import Case, budget_of, half_recomputed, job_of, light_ends, stack_of, system_for
-from published_schedules import bubbles, speedups
+from published_jobs import (
+    Case,
+    budget_of,
+    completed,
+    half_recomputed,
+    job_of,
+    light_ends,
+    stack_of,
+    system_for,
+)
+from published_schedules import bubbles, gain_of_measure, speedups
 from published_tables import gpu_of
 
 from pdtlib.plan import flops, presets, states
@@ -22,6 +31,7 @@ from pdtlib.plan.units import GB, GIB
 
 def predictions(case: Case) -> dict[str, float]:
     """Every metric of the case that plan can give, by its name; empty where it can give none."""
+    case = completed(case)
     for kind in (_zero, bubbles, speedups, _collective, _failures):
         found = kind(case)
         if found:
@@ -42,6 +52,8 @@ def seconds_of(case: Case, job: Job, system: System) -> float:
     """Seconds of a step; where about half of the work is recomputed, the mean of none and all of it."""
     ends = 1 if light_ends(case) else 0
     seconds = step_time(job, system=system, fewer_at_ends=ends).step_s
+    if "schedule=ZB-2p" in (case.get("assume") or []):
+        seconds -= gain_of_measure(job, system, fewer_at_ends=ends)
     if half_recomputed(case):
         again = step_time(replace(job, {"train.recompute": "full"}), system=system).step_s
         seconds = (seconds + again) / 2

@@ -4,10 +4,12 @@ from typing import Any
 
 from published_tables import Case
 
-from pdtlib.plan.job import from_dict
-from pdtlib.plan.schedule import Costs, build, simulate, zb_auto
+from pdtlib.plan.job import Job, from_dict
+from pdtlib.plan.schedule import Costs, Timeline, build, simulate, zb_auto
 from pdtlib.plan.time.constants import system_of
 from pdtlib.plan.time.layer import layer_time
+from pdtlib.plan.time.machine import System
+from pdtlib.plan.time.stage import stages_work
 
 # Its two models: layers with the ends' missing ones filled in, hidden, heads.
 MODELS = {"1.5B": (24, 2304, 24), "14.6B": (48, 5120, 40)}
@@ -90,3 +92,19 @@ def speedups(case: Case) -> dict[str, float]:
         "zbv_over_1f1b": base / makespan("zb-v"),
         "zb1p_over_1f1b": base / makespan("zb-h1"),
     }
+
+
+def gain_of_measure(job: Job, system: System, *, fewer_at_ends: int) -> float:
+    """Seconds that "ZB-2p", made to measure for these stages in twice 1F1B's memory, saves over ZB-H2."""
+    stages, micro_batches = job.parallel.pp, job.gradient_accumulation
+    times = [stage.times() for stage in stages_work(job, system=system, fewer_at_ends=fewer_at_ends)]
+    forward, backward_input, backward_weight = (list(column) for column in zip(*times, strict=True))
+    costs = Costs(forward=forward, backward_input=backward_input, backward_weight=backward_weight)
+    made = zb_auto(stages, micro_batches, costs=costs, memory_cap=2 * stages, kept_for_weight=KEPT_FOR_WEIGHT)
+    standard = build("zb-h2", stages=stages, microbatches=micro_batches)
+    return max(0.0, _occupied(simulate(standard, costs)) - _occupied(simulate(made, costs)))
+
+
+def _occupied(timeline: Timeline) -> float:
+    """The longest that a rank is occupied; steps need no barrier."""
+    return max(ends[-1] - starts[0] for starts, ends in zip(timeline.start, timeline.end, strict=True))

@@ -10,10 +10,9 @@ import pytest
 
 from pdtlib.plan.comm import sent_bytes
 from pdtlib.plan.job import from_dict, replace
-from pdtlib.plan.schedule import Costs, build, simulate
 from pdtlib.plan.time import collectives, constants, kernels
 from pdtlib.plan.time.layer import layer_time
-from pdtlib.plan.time.step import stage_work, step_time
+from pdtlib.plan.time.step import step_time
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -97,44 +96,10 @@ def test_a_fixed_batch_on_twice_the_gpus_starves_zero_3():
 
 def test_parts_sum_to_the_step():
     for parallel in ({"dp": 8, "tp": 8, "pp": 12}, {"dp": 64, "tp": 8, "pp": 1}, {"dp": 8, "tp": 1, "cp": 8}):
-        job = from_dict({**GPT3, "parallel": parallel})
+        job = from_dict({**GPT3, "model": {**GPT3["model"], "dropout": 0.0}, "parallel": parallel})
         time = step_time(job, system=constants.system_of(job))
         assert time.step_s == pytest.approx(time.compute_s + time.bubble_s + sum(time.exposed_s.values()))
         assert min(time.compute_s, time.bubble_s, *time.exposed_s.values()) >= 0
-
-
-@pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb-h1", "interleaved"])
-@pytest.mark.parametrize("micro_batches", [16, 64])
-def test_the_pipelines_closed_form_equals_the_simulated_table(name, micro_batches):
-    """Equal stages: exactly, but for interleaving, whose rounds leave a fraction of a slot."""
-    stages, forward, weight = 8, 3.0, 2.0
-    backward_input = 3.5
-    chunks = 2 if name == "interleaved" else 1
-    table = build(name, stages=stages, microbatches=micro_batches, chunks=chunks)
-    costs = Costs(forward=forward, backward_input=backward_input, backward_weight=weight)
-    whole = forward + backward_input + weight
-    bubble = {"zb-h1": whole - 2 * weight, "interleaved": whole / chunks}.get(name, whole)
-    expected = micro_batches * whole + (stages - 1) * bubble
-    assert simulate(table, costs).makespan == pytest.approx(expected, rel=0.01)
-
-
-@pytest.mark.parametrize("pp", [2, 4, 8])
-def test_a_real_pipeline_equals_its_simulation(pp):
-    """Stages with embedding and head are unequal: within 3 % of the simulated table."""
-    tables = copy.deepcopy(GPT3)
-    tables["parallel"] = {"tp": 8, "pp": pp}
-    tables["train"]["global_batch"] = 4 * pp
-    job = from_dict(tables)
-    system = constants.system_of(job, software="megatron-2021", overlap_pp=1.0, step_s=0.0)
-    work = [stage_work(job, stage, system=system) for stage in range(pp)]
-    table = build("1f1b", stages=pp, microbatches=job.gradient_accumulation)
-    costs = Costs(
-        forward=[stage.forward.total for stage in work],
-        backward_input=[stage.backward.total for stage in work],
-        backward_weight=0.0,
-    )
-    time = step_time(job, system=system)
-    assert time.step_s - time.optimizer_s == pytest.approx(simulate(table, costs).makespan, rel=0.03)
 
 
 def test_recomputation_costs_time():

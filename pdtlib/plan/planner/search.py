@@ -9,9 +9,15 @@ from pdtlib.plan.planner.candidates import candidates
 from pdtlib.plan.spec import Job
 from pdtlib.plan.time.constants import USUAL_SOFTWARE, system_of
 from pdtlib.plan.time.footprint import footprint
+from pdtlib.plan.time.machine import System
 from pdtlib.plan.time.step import StepTime, step_time
 
 _Timed = tuple[float, float, int, Job, StepTime]  # seconds, bytes, order of discovery, layout, its time
+
+FEW_ACTIONS = 256
+"""Actions of a pipeline that the first look simulates; see :func:`pdtlib.plan.time.pipeline.pipeline_s`."""
+FIRST_LOOK_ERROR = 0.05
+"""What the first look may be wrong by; a layout that could still be among the best is timed again."""
 
 OUT_OF_MEMORY = "does not fit in the GPU's memory"
 
@@ -75,10 +81,10 @@ def plan(
             rejected[OUT_OF_MEMORY] += 1
             continue
         fitting += 1
-        time = step_time(layout, system=system)
+        time = step_time(layout, system=system, most_actions=FEW_ACTIONS)
         found.append((time.step_s, held, number, layout, time))
     found.sort(key=lambda item: item[:3])
-    best = _distinct(found)[:top]
+    best = _second_look(found, top, system)
     plans = tuple(_plan(chosen, time, held) for _, held, _, chosen, time in best)
     return Ranking(plans, fitting, dict(rejected))
 
@@ -100,6 +106,20 @@ def scaling(
         plans = plan(sized, num_gpus=size, top=1, software=software).plans
         found.append((size, plans[0] if plans else None))
     return found
+
+
+def _second_look(found: list[_Timed], top: int, system: System) -> list[_Timed]:
+    """The ``top`` best, timed by their whole schedules; ``found`` is in the order of the first look."""
+    timed: list[_Timed] = []
+    best: list[_Timed] = []
+    for rough_s, held, number, layout, _ in found:
+        if len(best) == top and rough_s * (1 - FIRST_LOOK_ERROR) > best[-1][0]:
+            break
+        time = step_time(layout, system=system)
+        timed.append((time.step_s, held, number, layout, time))
+        timed.sort(key=lambda item: item[:3])
+        best = _distinct(timed)[:top]
+    return best
 
 
 def _distinct(found: list[_Timed]) -> list[_Timed]:

@@ -1,0 +1,98 @@
+"""What one micro-batch costs on a part of the model: its layers, the embedding, the head and the loss."""
+
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from pdtlib.plan.chunks import Chunk, chunks_of, layout_of
+from pdtlib.plan.ledger import block_bytes, element_bytes
+from pdtlib.plan.spec import Job
+from pdtlib.plan.time.kernels import matmul_s, moved_s
+from pdtlib.plan.time.layer import Work, layer_time
+from pdtlib.plan.time.machine import System
+from pdtlib.plan.time.pipeline import Times
+
+
+@dataclass(frozen=True)
+class StageWork:
+    """One micro-batch. ``backward`` includes recomputation and the weights' part, ``weight``."""
+
+    forward: Work
+    backward: Work
+    weight: Work
+
+    @property
+    def total(self) -> float:
+        return self.forward.total + self.backward.total
+
+    def __add__(self, other: "StageWork") -> "StageWork":
+        return StageWork(
+            self.forward + other.forward, self.backward + other.backward, self.weight + other.weight
+        )
+
+    def __mul__(self, times: float) -> "StageWork":
+        return StageWork(self.forward * times, self.backward * times, self.weight * times)
+
+    def times(self, *, blocked_s: float = 0.0) -> Times:
+        """Of the three actions; each pass is ``blocked_s`` longer, which a send keeps the rank waiting."""
+        weight = self.weight.total
+        return self.forward.total + blocked_s, self.backward.total - weight + blocked_s, weight
+
+
+def chunk_work(job: Job, chunk: Chunk, *, system: System) -> StageWork:
+    """What a micro-batch costs on this chunk."""
+    layers = len(chunk.layers)
+    times = layer_time(job, system=system)
+    forward, weight = times.forward * layers, times.weight * layers
+    backward = times.backward * layers + times.again * chunk.recomputed
+    if chunk.last:
+        head_forward, head_backward, head_weight = _head(job, system)
+        forward, backward, weight = forward + head_forward, backward + head_backward, weight + head_weight
+    if chunk.first:
+        touched = Work(moved_s(3 * block_bytes(job), chip=system.chip, passes=system.software.passes))
+        forward, backward = forward + touched, backward + touched
+    return StageWork(forward, backward, weight)
+
+
+def places_work(job: Job, *, system: System, fewer_at_ends: int = 0) -> list[list[StageWork]]:
+    """:func:`chunk_work` of every chunk, [stage][chunk]; chunks alike are worked out once.
+
+    ``fewer_at_ends`` layers are taken from the first and the last of several chunks, which have the embedding
+    and the head to carry.
+    """
+    alike: dict[tuple[int, int, bool, bool], StageWork] = {}
+    several = layout_of(job).length > 1
+
+    def work(chunk: Chunk) -> StageWork:
+        kind = (len(chunk.layers), chunk.recomputed, chunk.first, chunk.last)
+        if kind not in alike:
+            lighter = chunk
+            if several and (chunk.first or chunk.last):
+                lighter = replace(chunk, layers=chunk.layers[fewer_at_ends:])
+            alike[kind] = chunk_work(job, lighter, system=system)
+        return alike[kind]
+
+    return [[work(chunk) for chunk in chunks_of(job, stage)] for stage in range(job.parallel.pp)]
+
+
+def stages_work(job: Job, *, system: System, fewer_at_ends: int = 0) -> list[StageWork]:
+    """What a micro-batch costs on every stage: the mean over micro-batches, where some pass other chunks."""
+    places = places_work(job, system=system, fewer_at_ends=fewer_at_ends)
+    copies = layout_of(job).copies
+    return [reduce(StageWork.__add__, works) * (1 / copies) for works in places]
+
+
+def _head(job: Job, system: System) -> tuple[Work, Work, Work]:
+    """The product with the output embedding and the loss: forwards, backwards, and its weights' part."""
+    model, tp, chip = job.model, job.parallel.tp, system.chip
+    tokens = max(1, job.train.micro_batch * model.seq // job.parallel.cp)
+    peak = chip.matmul_flops / (8 if job.train.precision == "fp32" else 1) * system.software.matmul_share
+    columns = -(-model.vocab // tp)
+    out = matmul_s(tokens, columns, model.hidden, chip=chip, flops=peak)
+    back = matmul_s(tokens, model.hidden, columns, chip=chip, flops=peak)
+    weight = matmul_s(model.hidden, columns, tokens, chip=chip, flops=peak)
+    logits = tokens * columns
+    # Forwards: written in 16 bit, read, written and read in fp32; backwards: read and written in fp32, then
+    # 16 bit.
+    loss_forward = moved_s(logits * (2 * element_bytes(job) + 8), chip=chip, passes=system.software.passes)
+    loss_backward = moved_s(logits * (8 + 2 * element_bytes(job)), chip=chip, passes=system.software.passes)
+    return Work(out + loss_forward), Work(back + weight + loss_backward), Work(weight)
