@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pdtlib.figures.theme import NARROW, axis, layout
 from pdtlib.figures.words import say
 from pdtlib.plan.chunks import split_layers
 from pdtlib.plan.schedule import Layout
@@ -37,14 +38,34 @@ def words(layout: Layout, layers: int, rank: int) -> str:
     return ", ".join(texts)
 
 
-def traces(layout: Layout, layers: int, *, xaxis: str, yaxis: str) -> list[dict[str, Any]]:
+def figure(places: Layout, layers: int) -> dict[str, Any]:
+    """The strips as a figure of their own."""
+    stages = places.stages
+    return {
+        "data": traces(places, layers, xaxis="x", yaxis="y"),
+        "layout": layout(
+            height=32 * stages + 56,
+            hovermode="closest",
+            xaxis=axis(say("schedule.axis_layer"), range=[0.5, layers + 0.5], showgrid=False),
+            yaxis=axis(
+                say("schedule.axis_stage"),
+                range=[stages - 0.5, -0.5],
+                tickvals=list(range(stages)),
+                showgrid=False,
+            ),
+            meta={NARROW: {"yaxis.title.text": ""}},
+        ),
+    }
+
+
+def traces(places: Layout, layers: int, *, xaxis: str, yaxis: str) -> list[dict[str, Any]]:
     """The strips, one filled path a chunk, with the words of each on hovering."""
     found: list[dict[str, Any]] = []
-    by_rank = runs(layout, layers)
-    for chunk in range(layout.chunks):
+    by_rank = runs(places, layers)
+    for chunk in range(places.chunks):
         x: list[float | None] = []
         y: list[float | None] = []
-        for rank in range(layout.stages):
+        for rank in range(places.stages):
             run = by_rank[rank][chunk]
             left, right = run.start + 0.5, run.stop + 0.5
             x += [left, right, right, left, left, None]
@@ -65,14 +86,14 @@ def traces(layout: Layout, layers: int, *, xaxis: str, yaxis: str) -> list[dict[
                 "name": f"layers@{chunk}",
             }
         )
-    places = [(rank, chunk) for rank in range(layout.stages) for chunk in range(layout.chunks)]
-    centre = [(by_rank[rank][chunk].start + by_rank[rank][chunk].stop + 1) / 2 for rank, chunk in places]
+    cells = [(rank, chunk) for rank in range(places.stages) for chunk in range(places.chunks)]
+    centre = [(by_rank[rank][chunk].start + by_rank[rank][chunk].stop + 1) / 2 for rank, chunk in cells]
     found.append(
         {
             "type": "scatter",
             "mode": "markers",
             "x": centre,
-            "y": [rank for rank, _ in places],
+            "y": [rank for rank, _ in cells],
             "marker": {"opacity": 0, "size": 18},
             "hoverinfo": "text",
             "hovertext": [
@@ -83,7 +104,7 @@ def traces(layout: Layout, layers: int, *, xaxis: str, yaxis: str) -> list[dict[
                     first=by_rank[rank][chunk].start + 1,
                     last=by_rank[rank][chunk].stop,
                 )
-                for rank, chunk in places
+                for rank, chunk in cells
             ],
             "xaxis": xaxis,
             "yaxis": yaxis,
