@@ -49,9 +49,11 @@ class _Receive(_Waiting):
         self.source = source
 
 
-class _AllReduce(_Waiting):
-    def __init__(self, value: int) -> None:
-        super().__init__("comm.all_reduce(count)")
+class AllReduce(_Waiting):
+    """An order for the sum over all ranks of a count, or of lists of numbers, element by element."""
+
+    def __init__(self, value: int | list[float], told_as: str = "comm.all_reduce(count)") -> None:
+        super().__init__(told_as)
         self.value = value
 
 
@@ -133,7 +135,7 @@ class CountComm:
         self.world_size = fabric.world_size
         self._fabric = fabric
 
-    def all_reduce(self, count: int) -> _AllReduce:
+    def all_reduce(self, count: int) -> AllReduce:
         """``total = yield comm.all_reduce(count)`` waits for the sum of every rank's ``count``, an int."""
         if type(count) is not int:
             raise self._fabric.refuse(
@@ -142,7 +144,7 @@ class CountComm:
                     "are left to data parallelism, which averages what you return"
                 )
             )
-        return _AllReduce(count)
+        return AllReduce(count)
 
 
 @dataclass(frozen=True)
@@ -277,14 +279,22 @@ def _of_rank(rank: int) -> Iterator[None]:
 
 def _finish_all_reduce(ranks: list[_Rank], fabric: Fabric) -> bool:
     """Give every rank the sum when all wait in an all-reduce."""
-    counts = [rank.waits.value for rank in ranks if isinstance(rank.waits, _AllReduce)]
-    if len(counts) < len(ranks):
+    values = [rank.waits.value for rank in ranks if isinstance(rank.waits, AllReduce)]
+    if len(values) < len(ranks):
         return False
-    total = sum(counts)
     fabric.all_reduces += 1
     for rank in ranks:
-        rank.resume(total)
+        rank.resume(_sum(values))
     return True
+
+
+def _sum(values: list[Any]) -> Any:
+    if all(type(value) is int for value in values):
+        return sum(values)
+    lengths = [len(value) for value in values]
+    if len(set(lengths)) > 1:
+        raise ReaderError(f"The ranks all-reduce lists of different lengths: {lengths}, in rank order.")
+    return [sum(parts) for parts in zip(*values, strict=True)]
 
 
 def _deadlock(ranks: list[_Rank]) -> str:

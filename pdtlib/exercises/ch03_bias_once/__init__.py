@@ -1,0 +1,1 @@
+"""Exercise: a row-cut linear layer whose bias is added once."""

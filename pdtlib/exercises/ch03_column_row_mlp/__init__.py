@@ -1,0 +1,1 @@
+"""Exercise: an MLP cut by columns and rows, with f and g."""

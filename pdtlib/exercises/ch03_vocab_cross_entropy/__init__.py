@@ -1,0 +1,1 @@
+"""Exercise: cross-entropy of logits that are cut along the vocabulary."""
