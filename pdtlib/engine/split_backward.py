@@ -9,6 +9,7 @@ nothing else of the graph.
 What is no matrix product of a parameter (norms, a user's own parameters) is computed with the first half.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -48,17 +49,29 @@ def left_for_later(param: torch.Tensor) -> bool:
     if _open is None:
         return False
     grad, param.grad = param.grad, None
-    assert grad is not None
-    _open.append((param, lambda: grad))
+    if grad is not None:
+        _open.append((param, lambda: grad))
     return True
 
 
 def finish(works: list[Work]) -> None:
-    """Compute and accumulate what was left, in order; every work is forgotten as soon as it is done."""
+    """Compute what was left, in order, and give every parameter its gradient once.
+
+    A work is forgotten as soon as it is done.
+    """
+    to_come = Counter(id(param) for param, _ in works)
+    sums: dict[int, torch.Tensor] = {}
     works.reverse()
     while works:
         param, compute = works.pop()
-        param.backward(compute())
+        grad, key = compute(), id(param)
+        if key in sums:
+            grad = grad + sums.pop(key)
+        to_come[key] -= 1
+        if to_come[key]:
+            sums[key] = grad
+        else:
+            param.backward(grad)
 
 
 class _Linear(torch.autograd.Function):

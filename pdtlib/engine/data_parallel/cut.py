@@ -1,6 +1,6 @@
-"""What data parallelism must know of a model that is cut along another axis of the mesh."""
+"""What data parallelism must know of a model that is cut along other axes of the mesh."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +18,9 @@ class ModelCut:
     ``replicated`` parameters are whole on every rank and must count once in the gradient's norm; the
     gradients of ``partial`` ones, a subset, are a part of a sum: this rank's positions' (sequence
     parallelism) or heads'. ``repeated`` ones are the same on the ranks of ``repeaters`` alone, neighbours
-    within the group that share a key/value head, and their gradients are partial there.
+    within the group that share a key/value head, and their gradients are partial there. ``stages`` are the
+    ranks of the pipeline, of which each has other layers; ``copied`` parameters are also on another stage,
+    which counts them.
     """
 
     group: Group
@@ -26,9 +28,13 @@ class ModelCut:
     partial: frozenset[int]
     repeated: frozenset[int] = frozenset()
     repeaters: Group | None = None
+    stages: Group | None = None
+    copied: frozenset[int] = frozenset()
 
     def counts(self, param: nn.Parameter) -> bool:
         """Whether this rank counts the parameter in the gradient's norm."""
+        if id(param) in self.copied:
+            return False
         if self.repeaters is not None and id(param) in self.repeated:
             return self.repeaters.rank == 0
         return self.group.rank == 0 or id(param) not in self.replicated
@@ -39,6 +45,20 @@ class ModelCut:
         _sum(flats, self.partial, self.group)
         if self.repeaters is not None:
             _sum(flats, self.repeated, self.repeaters)
+
+
+def united(cuts: Iterable[ModelCut], *, stages: Group, copied: frozenset[int]) -> ModelCut:
+    """What the cuts of a pipeline stage's parts say of them all."""
+    found = list(cuts)
+    return ModelCut(
+        group=found[0].group,
+        replicated=frozenset().union(*(cut.replicated for cut in found)),
+        partial=frozenset().union(*(cut.partial for cut in found)),
+        repeated=frozenset().union(*(cut.repeated for cut in found)),
+        repeaters=found[0].repeaters,
+        stages=stages,
+        copied=copied,
+    )
 
 
 def _sum(flats: Sequence[Flat], params: frozenset[int], group: Group) -> None:

@@ -23,6 +23,7 @@ from pdtlib.engine.data_parallel.flat import Flat
 from pdtlib.engine.data_parallel.replica import Replica, tensors_in
 from pdtlib.engine.data_parallel.units import unit_members
 from pdtlib.engine.mesh import Group
+from pdtlib.engine.split_backward import left_for_later
 
 
 class Unit:
@@ -195,6 +196,8 @@ class Zero3(Replica):
         self._foresee_backward()
 
     def _on_gradient(self, unit: Unit, flat: Flat, index: int, param: nn.Parameter) -> None:
+        if left_for_later(param):
+            return
         grad, param.grad = param.grad, None
         assert grad is not None
         if not (unit.entered or unit is self.root):
