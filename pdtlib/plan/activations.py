@@ -17,6 +17,7 @@ The list gives the other forms too: gated MLPs, grouped KV heads, flash attentio
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pdtlib.plan.sharding import shard_numel
 from pdtlib.plan.spec import Model
 
 
@@ -170,7 +171,9 @@ def _experts(model: Model, setting: Setting) -> Iterator[SavedTensor]:
 def logits_bytes(tokens: float, *, vocab: int, tp: int = 1, chunk: int | None = None) -> float:
     """The fp32 logits that the loss needs, on the last stage; vocab-parallel over ``tp``, or by chunks.
 
+    A rank's part of the vocabulary is padded to the others' size.
+
     >>> logits_bytes(8192, vocab=151936), round(logits_bytes(8192, vocab=151936, chunk=1024) / 2**30, 2)
     (4978638848.0, 0.58)
     """
-    return 4.0 * min(tokens, chunk or tokens) * vocab / tp
+    return 4.0 * min(tokens, chunk or tokens) * shard_numel(vocab, tp)

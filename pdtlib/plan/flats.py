@@ -7,15 +7,15 @@ functions of :mod:`pdtlib.plan.sharding`, so bytes held and sent are equal exact
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
-from pdtlib.plan.chunks import chunks_of
+from pdtlib.plan.chunks import chunk_runs, chunks_of
 from pdtlib.plan.comm import Message
 from pdtlib.plan.params import TensorSpec
-from pdtlib.plan.placement import is_expert, rank_tensors
-from pdtlib.plan.sharding import ROOT, buckets, group_units, padded_numel, shard_numel
+from pdtlib.plan.placement import TIED, chunk_tensors, is_expert
+from pdtlib.plan.sharding import ROOT, buckets, group_units, padded_numel, shard_numel, shard_range
 from pdtlib.plan.spec import Job
 from pdtlib.plan.states import StateBytes, engine_accounting
 
@@ -25,11 +25,23 @@ TINY_BYTES = 8  # one int64 or float64: the counts of tokens, the loss, the squa
 
 @dataclass(frozen=True)
 class Flat:
-    """Elements of a flat buffer before padding, the ranks that share it, and whether it is the root unit."""
+    """A flat buffer of one rank.
 
-    numel: int
+    ``members`` are the tensors in it, as this rank holds them, ``group_size`` the ranks that share it,
+    ``passes`` the micro-batches of a step whose gradients go into it. ``root`` is a unit outside all layers;
+    ``tied`` a tied embedding, which a pipeline gives a buffer of its own.
+    """
+
+    members: tuple[TensorSpec, ...]
     group_size: int
+    passes: int
     root: bool = False
+    tied: bool = False
+
+    @cached_property
+    def numel(self) -> int:
+        """Elements before padding."""
+        return sum(spec.numel for spec in self.members)
 
     @property
     def padded(self) -> int:
@@ -39,11 +51,22 @@ class Flat:
     def shard(self) -> int:
         return shard_numel(self.numel, self.group_size)
 
+    def held(self, wanted: Callable[[TensorSpec], bool], rank: int | None) -> int:
+        """Elements of the wanted members in a rank's shard, or in all of the buffer for rank None."""
+        start, stop = (0, self.padded) if rank is None else shard_range(self.numel, self.group_size, rank)
+        found = at = 0
+        for spec in self.members:
+            if wanted(spec):
+                found += max(0, min(stop, at + spec.numel) - max(start, at))
+            at += spec.numel
+        return found
+
 
 def flats(job: Job, stage: int = 0) -> tuple[Flat, ...]:
     """The flat buffers of a rank of this pipeline stage, in the order in which the engine makes them.
 
-    Experts have buffers of their own, since fewer ranks share them: dp x cp / ep.
+    No buffer holds tensors of two chunks. Experts have buffers of their own, since fewer ranks share them:
+    dp x cp / ep; and so has a tied embedding in a pipeline, whose two copies are then cut alike.
     """
     return _flats(job, _first_alike(job, stage))
 
@@ -58,25 +81,34 @@ def _first_alike(job: Job, stage: int) -> int:
 
 @lru_cache(maxsize=512)
 def _flats(job: Job, stage: int) -> tuple[Flat, ...]:
-    parallel = job.parallel
+    parallel, runs = job.parallel, chunk_runs(job, stage)
     everyone = parallel.dp * parallel.cp
-    held = rank_tensors(job, stage)
-    dense = [spec for spec in held if not is_expert(spec)]
-    experts = [spec for spec in held if is_expert(spec)]
-    return (*_cut(job, dense, everyone), *_cut(job, experts, everyone // parallel.ep))
+    apart = job.model.tied_embeddings and parallel.pp > 1
+    found: list[Flat] = []
+    tied: TensorSpec | None = None
+    for chunk, passes in runs:
+        held = chunk_tensors(job, chunk)
+        tied = next((spec for spec in held if apart and spec.name == TIED), tied)
+        dense = [spec for spec in held if not is_expert(spec) and not (apart and spec.name == TIED)]
+        found += _cut(job, dense, everyone, passes)
+        found += _cut(job, [spec for spec in held if is_expert(spec)], everyone // parallel.ep, passes)
+    if tied is not None:
+        passes = sum(times for chunk, times in runs if chunk.first or chunk.last)
+        found.append(Flat((tied,), everyone, passes, root=True, tied=True))
+    return tuple(found)
 
 
-def _cut(job: Job, specs: Sequence[TensorSpec], group_size: int) -> list[Flat]:
+def _cut(job: Job, specs: Sequence[TensorSpec], group_size: int, passes: int) -> list[Flat]:
     if job.train.zero_stage == 3:
-        numel = {spec.name: spec.numel for spec in specs}
+        by_name = {spec.name: spec for spec in specs}
         blocks = dict.fromkeys(f"layers.{spec.layer}" for spec in specs if spec.layer is not None)
         return [
-            Flat(sum(numel[name] for name in unit.members), group_size, unit.name == ROOT)
-            for unit in group_units(numel, tuple(blocks))
+            Flat(tuple(by_name[name] for name in unit.members), group_size, passes, unit.name == ROOT)
+            for unit in group_units(by_name, tuple(blocks))
         ]
     grad_bytes = engine_accounting(job.train.precision, job.train.grad_precision).grads
     found = buckets([spec.numel * grad_bytes for spec in specs], BUCKET_BYTES)
-    return [Flat(sum(specs[index].numel for index in members), group_size) for members in found]
+    return [Flat(tuple(specs[index] for index in members), group_size, passes) for members in found]
 
 
 def held_bytes(job: Job, stage: int = 0) -> StateBytes:
@@ -98,27 +130,46 @@ def held_bytes(job: Job, stage: int = 0) -> StateBytes:
 def gathered_bytes(job: Job, stage: int = 0) -> int:
     """Most bytes that ZeRO holds for a moment beside :func:`held_bytes`.
 
-    Stage 3: the root unit, the layer at work and the one fetched ahead, whole; and the whole gradients of the
-    root and of two layers, one being reduced while the next is filled. Stage 2: two buckets of gradients.
+    Stage 2: a bucket of gradients that is filled while the one before it is reduced. Stage 3: the root unit
+    and its gradients, whole; of the layers' parameters, the one at work and the one fetched ahead (or all
+    that are still to come, where they are kept); of their gradients, those being filled and being reduced.
     """
     accounting, zero = engine_accounting(job.train.precision, job.train.grad_precision), job.train.zero_stage
     found = [flat for flat in flats(job, stage) if flat.group_size > 1]
     if zero < 2 or not found:
         return 0
-    largest = sorted((flat.padded for flat in found if not flat.root), reverse=True)[:2]
     if zero == 2:
-        return sum(largest) * accounting.grads
+        sizes = [flat.padded for flat in found]
+        return accounting.grads * max(map(sum, zip(sizes, [*sizes[1:], 0], strict=True)))
     root = sum(flat.padded for flat in found if flat.root)
-    return (root + sum(largest)) * (accounting.params + accounting.grads)
+    layers: Counter[int] = Counter()
+    for flat in found:
+        if not flat.root and flat.members[0].layer is not None:
+            layers[flat.members[0].layer] += flat.padded
+    sizes = [layers[layer] for layer in sorted(layers)]
+    peak = 0
+    for at, size in enumerate(sizes):  # in the backward pass, last layer first
+        ahead = sum(sizes[at - 1 : at]) if job.train.reshard_after_forward else sum(sizes[:at])
+        behind = sum(sizes[at + 1 : at + 2])
+        peak = max(peak, (size + ahead) * accounting.params + (size + behind) * accounting.grads)
+    return peak + root * (accounting.params + accounting.grads)
+
+
+def gradient_bytes(job: Job, flat: Flat) -> int:
+    """Bytes of a rank's reduced gradients of a buffer: its shard, or all of it without ZeRO."""
+    width = engine_accounting(job.train.precision, job.train.grad_precision).grads
+    return width * (flat.shard if job.train.zero_stage else flat.numel)
 
 
 def data_parallel_messages(job: Job, stage: int = 0) -> tuple[Message, ...]:
     """Everything that a rank of this pipeline stage sends over dp in one step, the tiny messages included.
 
     Stages 0 and 1 reduce gradients once a step, 2 and 3 after every micro-batch. Stage 3 gathers every layer
-    for the forward pass and, if it was freed since, again for the backward pass; the root once for both.
+    for the forward pass and, if it was freed since, again for the backward pass; the root once for both. In a
+    pipeline, where micro-batches in flight lie between the two passes, the root is freed like a layer; and
+    what is not freed is gathered once a step.
     """
-    train, micro_batches = job.train, job.gradient_accumulation
+    train, pipelined = job.train, job.parallel.pp > 1
     accounting = engine_accounting(train.precision, train.grad_precision)
     sent: Counter[tuple[str, str, int, int]] = Counter()
     for flat in flats(job, stage):
@@ -130,13 +181,14 @@ def data_parallel_messages(job: Job, stage: int = 0) -> tuple[Message, ...]:
             sent["reduce_scatter", "grads", grads, size] += 1
             sent["all_gather", "params", params, size] += 1
         elif train.zero_stage == 2:
-            sent["reduce_scatter", "grads", grads, size] += micro_batches
+            sent["reduce_scatter", "grads", grads, size] += flat.passes
             sent["all_gather", "params", params, size] += 1
         else:
-            sent["all_gather", "forward", params, size] += micro_batches
-            if train.reshard_after_forward and not flat.root:
-                sent["all_gather", "backward", params, size] += micro_batches
-            sent["reduce_scatter", "grads", grads, size] += micro_batches
+            kept = not train.reshard_after_forward
+            sent["all_gather", "forward", params, size] += 1 if kept and pipelined else flat.passes
+            if not kept and (pipelined or not flat.root):
+                sent["all_gather", "backward", params, size] += flat.passes
+            sent["reduce_scatter", "grads", grads, size] += flat.passes
     everyone = job.parallel.dp * job.parallel.cp
     sent["all_reduce", "tokens", TINY_BYTES, everyone] += 1
     if train.zero_stage > 0:

@@ -17,7 +17,7 @@
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +144,7 @@ def _table(section: Any, always: tuple[str, ...]) -> dict[str, Any]:
             rest = {name: value for name, value in table.items() if name != item.name}
             if type(section)(**rest) == section:
                 table = rest
-    return {name: asdict(value) if isinstance(value, MoE) else value for name, value in table.items()}
+    return {name: _table(value, ()) if isinstance(value, MoE) else value for name, value in table.items()}
 
 
 def to_json(job: Job) -> str:

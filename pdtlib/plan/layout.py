@@ -110,16 +110,6 @@ def _matrix_split(job: Job) -> Iterator[Problem]:
         yield Problem("parallel.tp", f"an MLP of {model.ffn} cannot be split over {tp} ranks", _valid_tp(job))
 
 
-def _vocab_split(job: Job) -> Iterator[Problem]:
-    model, tp = job.model, job.parallel.tp
-    if model.vocab % tp:
-        padded = -(-model.vocab // tp) * tp
-        message = (
-            f"a vocabulary of {model.vocab} cannot be split over {tp} ranks; pad it, for example to {padded}"
-        )
-        yield Problem("model.vocab", message, (padded,))
-
-
 def _sequence_split(job: Job) -> Iterator[Problem]:
     seq, ranks = job.model.seq, job.parallel.cp * job.parallel.tp
     if job.train.sequence_parallel and seq % job.parallel.cp == 0 and seq % ranks:
@@ -129,13 +119,26 @@ def _sequence_split(job: Job) -> Iterator[Problem]:
 
 def _context(job: Job) -> Iterator[Problem]:
     model, cp, tp = job.model, job.parallel.cp, job.parallel.tp
-    if model.seq % cp:
-        message = f"{model.seq} positions cannot be split over {cp} ranks"
-        yield Problem("parallel.cp", message, divisors(model.seq))
-    if cp > 1 and job.parallel.context == "ulysses" and model.heads % tp == 0 and model.heads // tp % cp:
-        heads = model.heads // tp
-        message = f"Ulysses splits the {heads} heads of a tensor-parallel rank, not possible over {cp} ranks"
-        yield Problem("parallel.cp", message, divisors(heads))
+    if cp == 1:
+        return
+    ring = job.parallel.context == "ring"
+    if model.seq % (2 * cp if ring else cp):
+        pieces = f"2 x cp = {2 * cp} pieces, two a rank" if ring else f"{cp} ranks"
+        message = f"{model.seq} positions cannot be split into {pieces}"
+        yield Problem("parallel.cp", message, divisors(model.seq // 2 if ring else model.seq))
+    heads, kv_heads = model.heads // tp, max(1, model.kv_heads // tp)
+    if not ring and model.heads % tp == 0 and (heads % cp or kv_heads % cp):
+        message = (
+            f"Ulysses deals out the {heads} heads and {kv_heads} KV heads of a tensor-parallel rank, which "
+            f"{cp} ranks cannot share evenly"
+        )
+        yield Problem("parallel.cp", message, divisors(math.gcd(heads, kv_heads)))
+
+
+def _context_dropout(job: Job) -> Iterator[Problem]:
+    if job.parallel.cp > 1 and job.model.dropout > 0:
+        message = f"attention that is split over {job.parallel.cp} ranks has no dropout"
+        yield Problem("model.dropout", message, (0.0,))
 
 
 def _stages(job: Job) -> Iterator[Problem]:
@@ -144,6 +147,9 @@ def _stages(job: Job) -> Iterator[Problem]:
     if parallel.pp > layers:
         message = f"{layers} layers cannot fill {parallel.pp} stages"
         yield Problem("parallel.pp", message, tuple(range(1, min(layers, 64) + 1)))
+    elif parallel.pp == 1 and parallel.vpp > 1:
+        message = f"one stage has nothing to interleave its {parallel.vpp} chunks with"
+        yield Problem("parallel.vpp", message, (1,))
     elif chunks > layers:
         message = f"{layers} layers cannot fill pp x vpp = {parallel.pp} x {parallel.vpp} = {chunks} chunks"
         yield Problem("parallel.vpp", message, tuple(range(1, layers // parallel.pp + 1)))
@@ -211,9 +217,12 @@ RULES: dict[Callable[[Job], Iterator[Problem]], tuple[str, ...]] = {
     _world: (*_DEGREES, "hardware.n_gpus"),
     _attention_split: ("model.heads", "model.kv_heads", "parallel.tp"),
     _matrix_split: ("model.ffn", "model.moe", "parallel.tp"),
-    _vocab_split: ("model.vocab", "parallel.tp"),
     _sequence_split: ("model.seq", "train.sequence_parallel", "parallel.tp", "parallel.cp"),
-    _context: ("model.seq", "model.heads", "parallel.tp", "parallel.cp", "parallel.context"),
+    _context: (
+        *("model.seq", "model.heads", "model.kv_heads"),
+        *("parallel.tp", "parallel.cp", "parallel.context"),
+    ),
+    _context_dropout: ("model.dropout", "parallel.cp"),
     _stages: ("model.layers", "parallel.pp", "parallel.vpp"),
     _schedule: ("parallel.pp", "parallel.vpp", "parallel.schedule"),
     _recompute: ("model.layers", "train.recompute", "train.recompute_layers"),

@@ -19,14 +19,18 @@ from collections.abc import Iterator
 
 from pdtlib.plan.chunks import chunk_runs, has_first, has_last, layout_of
 from pdtlib.plan.comm import Message
-from pdtlib.plan.flats import TINY_BYTES, data_parallel_messages
-from pdtlib.plan.placement import rank_tensors
+from pdtlib.plan.flats import TINY_BYTES, data_parallel_messages, flats, gradient_bytes
+from pdtlib.plan.params import TensorSpec
+from pdtlib.plan.placement import is_repeated_head
 from pdtlib.plan.spec import Job
 from pdtlib.plan.states import engine_accounting
 
 
-def messages(job: Job, stage: int = 0) -> tuple[Message, ...]:
+def messages(job: Job, stage: int = 0, data_rank: int = 0) -> tuple[Message, ...]:
     """The ledger of a rank of this pipeline stage; axes on which the job has one rank send nothing.
+
+    Which tensors lie in a rank's shard, and so what of them it sends over tp, depends on ``data_rank``, its
+    number among the dp x cp ranks that share them.
 
     >>> from pdtlib.plan.job import from_dict
     >>> tables = {"model": {"preset": "article-70b"}, "parallel": {"tp": 8}}
@@ -37,6 +41,7 @@ def messages(job: Job, stage: int = 0) -> tuple[Message, ...]:
     found = (
         *data_parallel_messages(job, stage),
         *_tensor(job, stage),
+        *_tensor_gradients(job, stage, data_rank),
         *_context(job, stage),
         *_pipeline(job, stage),
         *_expert(job, stage),
@@ -77,34 +82,44 @@ def _tensor(job: Job, stage: int) -> Iterator[Message]:
         yield Message("tp", "reduce_scatter", "forward", 2 * layers + first, block, tp)
         yield Message("tp", "all_gather", "recompute", 2 * again, block, tp)
         yield Message("tp", "reduce_scatter", "recompute", ends, block, tp)
-        yield Message("tp", "all_gather", "backward", 4 * layers + first + last, block, tp)
+        kept = layers if job.model.moe is not None else 0  # experts keep their gathered input
+        yield Message("tp", "all_gather", "backward", 4 * layers - kept + first + last, block, tp)
         yield Message("tp", "reduce_scatter", "backward", 2 * layers + last, block, tp)
     else:
         yield Message("tp", "all_reduce", "forward", 2 * layers + first, block, tp)
         yield Message("tp", "all_reduce", "recompute", ends, block, tp)
         yield Message("tp", "all_reduce", "backward", 2 * layers + last, block, tp)
-    partial = _partial_bytes(job, stage)
-    yield Message("tp", "all_reduce", "grads", 1 if partial else 0, partial, tp)
     tokens = train.micro_batch * job.model.seq / parallel.cp
     # Vocabulary-parallel cross-entropy: the largest logit, the target's logit and the sum, each in fp32.
     yield Message("tp", "all_reduce", "loss", 3 * last, 4 * tokens, tp)
     yield Message("tp", "all_reduce", "grad_norm", 1, TINY_BYTES, tp)
 
 
-def _partial_bytes(job: Job, stage: int) -> int:
-    """Gradients of parameters that every tensor-parallel rank has whole, but sees only a part of.
+def _tensor_gradients(job: Job, stage: int, data_rank: int) -> Iterator[Message]:
+    """What completes gradients over tp, once a step: of this rank's shard with ZeRO, of everything without.
 
-    With sequence parallelism that is what acts on a rank's positions alone: norms, learned positions, the
-    biases of o and down, the router. Norms of queries and keys act on a rank's heads, with or without it.
+    Tensors that every rank has whole but sees only a part of: norms of queries and keys and the router, and
+    with sequence parallelism what acts on a rank's positions, the other norms, learned positions and the
+    biases of o and down. And KV heads that several ranks repeat, over those ranks.
     """
-    width = engine_accounting(job.train.precision, job.train.grad_precision).grads
+    model, tp = job.model, job.parallel.tp
     names: tuple[str, ...] = ("q_norm.weight", "k_norm.weight")
-    parts: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ("router",)
     if job.train.sequence_parallel:
-        names, parts = (*names, "o.bias", "down.bias"), ("norm", "positions", "router")
-    return width * sum(
-        spec.numel for spec in rank_tensors(job, stage) if spec.part in parts or spec.name.endswith(names)
-    )
+        names, parts = (*names, "o.bias", "down.bias"), (*parts, "norm", "positions")
+    width = engine_accounting(job.train.precision, job.train.grad_precision).grads
+    rank = data_rank if job.train.zero_stage else None
+    found = flats(job, stage)
+
+    def partial(spec: TensorSpec) -> bool:
+        return spec.part in parts or spec.name.endswith(names)
+
+    def repeated(spec: TensorSpec) -> bool:
+        return is_repeated_head(spec, model=model, tp=tp)
+
+    for wanted, group in ((partial, tp), (repeated, tp // model.kv_heads)):
+        size = width * sum(flat.held(wanted, rank) for flat in found)
+        yield Message("tp", "all_reduce", "grads", 1 if size else 0, size, group)
 
 
 def _context(job: Job, stage: int) -> Iterator[Message]:
@@ -137,21 +152,28 @@ def _pipeline(job: Job, stage: int) -> Iterator[Message]:
         back += times * (before is not None and before[0] != stage)
     yield Message("pp", "send", "forward", out, size, parallel.pp)
     yield Message("pp", "send", "backward", back, size, parallel.pp)
-    if job.model.tied_embeddings and has_first(job, stage) != has_last(job, stage):
-        width = engine_accounting(job.train.precision, job.train.grad_precision).grads
-        size = job.model.vocab * job.model.hidden // parallel.tp * width
-        yield Message("pp", "all_reduce", "grads", 1, size, 2)
+    for flat in flats(job, stage):
+        if flat.tied and has_first(job, stage) != has_last(job, stage):
+            yield Message("pp", "all_reduce", "embedding", 1, gradient_bytes(job, flat), 2)
+        if layout.copies > 1:
+            yield Message("pp", "all_reduce", "copies", 1, gradient_bytes(job, flat), 2)
+    yield Message("pp", "all_reduce", "loss", 1, TINY_BYTES, parallel.pp)  # only the last stage knows it
     yield Message("pp", "all_reduce", "grad_norm", 1, TINY_BYTES, parallel.pp)
 
 
 def _expert(job: Job, stage: int) -> Iterator[Message]:
-    if job.model.moe is None:
+    """Tokens to the experts and back, and before them, from each rank to each expert, their number.
+
+    Under tensor parallelism every rank of the tp group routes all of the group's tokens.
+    """
+    moe, ep = job.model.moe, job.parallel.ep
+    if moe is None:
         return
     calls, again = _layer_calls(job, stage), 0
-    size = block_bytes(job) * job.model.moe.top_k
-    if job.train.sequence_parallel:
-        size /= job.parallel.tp
     if job.train.recompute == "full":
         again = _recomputed_calls(job, stage)
+    size = block_bytes(job) * moe.top_k
     for phase, times in (("forward", calls), ("recompute", again), ("backward", calls)):
-        yield Message("ep", "all_to_all", phase, 2 * times, size, job.parallel.ep)
+        yield Message("ep", "all_to_all", phase, 2 * times, size, ep)
+    yield Message("ep", "all_to_all", "routing", calls + again, 8 * moe.experts, ep)
+    yield Message("ep", "all_reduce", "grad_norm", int(job.train.zero_stage == 0), TINY_BYTES, ep)

@@ -10,6 +10,7 @@ from pdtlib.plan.activations import Setting, layer_bytes, logits_bytes
 from pdtlib.plan.activations_cpu import cpu_layer_tensors, cpu_outside_bytes
 from pdtlib.plan.chunks import Chunk, chunks_of, has_first, has_last, num_recomputed
 from pdtlib.plan.flats import gathered_bytes, held_bytes
+from pdtlib.plan.sharding import shard_numel
 from pdtlib.plan.spec import Job
 
 
@@ -83,7 +84,7 @@ def stage_memory(job: Job, stage: int) -> StageMemory:
     buffers = float(gathered_bytes(job, stage))
     if has_last(job, stage):
         tokens = job.train.micro_batch * job.model.seq / job.parallel.cp
-        buffers += tokens * job.model.vocab * element_bytes(job) / job.parallel.tp
+        buffers += tokens * shard_numel(job.model.vocab, job.parallel.tp) * element_bytes(job)
     return StageMemory(
         params=held.params,
         grads=held.grads,

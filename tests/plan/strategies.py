@@ -15,6 +15,7 @@ def jobs(draw):
         draw(st.sampled_from([1, 2])),
         draw(degrees),
     )
+    vpp = vpp if pp > 1 else 1
     gated = draw(st.booleans())
     kv_heads = draw(st.sampled_from([1, 2, 4, 8]))
     heads = kv_heads * draw(st.sampled_from([4, 8]))
@@ -24,14 +25,14 @@ def jobs(draw):
         "hidden": heads * draw(st.sampled_from([8, 16])),
         "heads": heads,
         "kv_heads": kv_heads,
-        "vocab": tp * draw(st.integers(1, 50)),
-        "seq": tp * cp * draw(st.integers(1, 20)),
+        "vocab": draw(st.integers(1, 200)),
+        "seq": 2 * tp * cp * draw(st.integers(1, 10)),
         "activation": "swiglu" if gated else "gelu",
         "norm": draw(st.sampled_from(["layernorm", "rmsnorm"])),
         "tied_embeddings": draw(st.booleans()),
         "biases": draw(st.sampled_from(["none", "qkv", "all"])),
         "qk_norm": draw(st.booleans()),
-        "dropout": draw(st.sampled_from([0.0, 0.1])),
+        "dropout": draw(st.sampled_from([0.0, 0.1])) if cp == 1 else 0.0,
     }
     ffn = tp * draw(st.integers(1, 40))
     ep = 1

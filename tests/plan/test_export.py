@@ -181,7 +181,7 @@ def test_torchtitans_options_and_toml_agree():
         ("megatron", {"zero_stage": 3}, {"pp": 2, "dp": 2}, {}, "train.zero_stage"),
         ("megatron", {"global_batch": 12}, {"pp": 4, "vpp": 2}, {}, "train.global_batch"),
         ("deepspeed", {"grad_precision": "fp32"}, {}, {}, "train.grad_precision"),
-        ("megatron", {}, {"cp": 2}, {"seq": 4098}, "model.seq"),
+        ("megatron", {}, {"cp": 2, "context": "ulysses"}, {"seq": 4098}, "model.seq"),
         ("megatron", {"precision": "fp32", "flash_attention": True}, {}, {}, "train.flash_attention"),
         ("megatron", {"steps": 10, "warmup_steps": 10}, {}, {}, "train.warmup_steps"),
         ("torchtitan", {"global_batch": 22}, {"pp": 2, "vpp": 2}, {}, "train.global_batch"),

@@ -148,7 +148,6 @@ def test_every_problem_is_reported_at_once():
         "train.global_batch",
         "parallel.tp",
         "parallel.cp",
-        "model.vocab",
         "hardware.gpu",
         "hardware.n_gpus",
     }
@@ -239,7 +238,10 @@ def test_accumulation_divides_by_replicas_not_by_processes():
         ({"hidden": 65}, {}, {}, {}, "model.hidden"),
         ({"positions": "rotary", "head_dim": 15}, {}, {}, {}, "model.head_dim"),
         ({"heads": 128}, {}, {}, {}, "model.heads"),
-        ({"vocab": 255}, {}, {"tp": 2}, {}, "model.vocab"),
+        ({}, {}, {"vpp": 2}, {}, "parallel.vpp"),
+        ({"dropout": 0.1}, {}, {"cp": 2}, {}, "model.dropout"),
+        ({"seq": 34}, {}, {"cp": 2}, {}, "parallel.cp"),
+        ({"kv_heads": 2}, {}, {"tp": 2, "cp": 2, "context": "ulysses"}, {}, "parallel.cp"),
         ({"ffn": 255}, {}, {"tp": 2}, {}, "parallel.tp"),
         ({"heads": 12, "hidden": 96, "kv_heads": 3}, {}, {"tp": 4}, {}, "parallel.tp"),
         ({}, {}, {"pp": 5}, {}, "parallel.pp"),
@@ -269,6 +271,8 @@ def test_fields_that_do_not_fit_each_other(model, train, parallel, hardware, fie
     ("model", "train", "parallel"),
     [
         ({"seq": 30, "vocab": 255}, {}, {"dp": 3}),
+        ({"vocab": 255}, {}, {"tp": 2}),  # padded
+        ({"seq": 34}, {}, {"cp": 2, "context": "ulysses"}),
         ({"heads": 8, "kv_heads": 2}, {}, {"tp": 4}),  # KV heads are repeated
         ({"layers": 30}, {}, {"pp": 4}),  # layers need not divide evenly
         ({}, {"global_batch": 1}, {"pp": 4}),  # fewer micro-batches than stages

@@ -60,7 +60,7 @@ def test_a_model_is_its_layers_and_its_ends(parallel, recompute):
     def rows(layers):
         job = from_dict(
             {
-                "model": {"preset": "gpt2-medium", "layers": layers, "vocab": 50304},
+                "model": {"preset": "gpt2-medium", "layers": layers, "vocab": 50304, "dropout": 0},
                 "train": {"recompute": recompute, "global_batch": 2},
                 "parallel": parallel,
             }

@@ -8,6 +8,7 @@ from strategies import jobs
 
 from pdtlib.plan.job import from_dict, replace
 from pdtlib.plan.ledger import messages
+from pdtlib.plan.params import tensors
 
 GPT3 = {
     "model": {"preset": "gpt3-175b", "vocab": 51200},
@@ -122,7 +123,7 @@ def test_interleaving_multiplies_the_sends():
 
 def test_tied_embeddings_are_reduced_between_the_ends():
     job = from_dict({"model": {"preset": "gpt2-medium"}, "parallel": {"pp": 3}})
-    found = [calls(job, "pp", stage)["all_reduce", "grads"] for stage in range(3)]
+    found = [calls(job, "pp", stage)["all_reduce", "embedding"] for stage in range(3)]
     assert found == [1, 0, 1]
 
 
@@ -133,6 +134,8 @@ def test_experts_exchange_top_k_copies():
     assert {(m.phase, m.count, m.message_bytes) for m in rows} == {
         ("forward", 64, 2 * 4096 * 4096 * 2),
         ("backward", 64, 2 * 4096 * 4096 * 2),
+        ("routing", 32, 8 * 8),  # how many tokens go to each expert
+        ("grad_norm", 1, 8),
     }
 
 
@@ -159,3 +162,112 @@ def test_what_a_stage_sends_forwards_the_next_receives(data):
     for stage in range(job.parallel.pp):
         found += calls(job, "pp", stage)
     assert found["send", "forward"] == found["send", "backward"]
+
+
+LLAMA = {
+    "layers": 4,
+    "hidden": 64,
+    "heads": 8,
+    "kv_heads": 2,
+    "ffn": 96,
+    "vocab": 101,
+    "seq": 32,
+    "activation": "swiglu",
+    "norm": "rmsnorm",
+    "qk_norm": True,
+}
+
+
+def rows(data_rank=0, stage=0, axis="tp", **tables):
+    job = from_dict({"model": LLAMA, **tables})
+    return [m for m in messages(job, stage, data_rank) if m.axis == axis]
+
+
+def test_partial_gradients_are_sent_by_shards():
+    """With ZeRO each data rank completes over tp only what lies in its shard; together they complete all."""
+    parallel, train = {"dp": 4, "tp": 2}, {"global_batch": 4, "sequence_parallel": True}
+
+    def sizes(stage):
+        found = [
+            [m.message_bytes for m in rows(rank, train={**train, "zero_stage": stage}, parallel=parallel)
+             if m.phase == "grads"]
+            for rank in range(4)
+        ]  # fmt: skip
+        return [sum(each) for each in found]
+
+    norms = 2 * (4 * (2 * 64 + 2 * 8) + 64)  # bf16: two norms and two of heads a layer, and the last
+    assert sizes(0) == [norms] * 4
+    for stage in (1, 2, 3):
+        assert sum(sizes(stage)) == norms
+        assert len(set(sizes(stage))) > 1
+
+
+def test_repeated_kv_heads_complete_their_gradients_among_themselves():
+    """Two KV heads on eight ranks: four hold the same one, and see a quarter of its queries each."""
+    found = rows(parallel={"tp": 8}, train={"precision": "fp32"})
+    grads = {m.group_size: m.message_bytes for m in found if m.phase == "grads"}
+    assert grads == {8: 4 * 4 * 2 * 8, 4: 4 * 4 * 2 * (8 * 64)}
+
+
+def test_stages_learn_the_loss():
+    found = rows(axis="pp", parallel={"pp": 2}, stage=1)
+    assert [(m.collective, m.phase, m.message_bytes) for m in found if m.collective != "send"] == [
+        ("all_reduce", "loss", 8),
+        ("all_reduce", "grad_norm", 8),
+    ]
+
+
+def test_a_tied_embedding_is_reduced_in_shards():
+    model = {**LLAMA, "tied_embeddings": True}
+    for stage, elements in ((0, 101 * 64), (1, 101 * 32), (3, 101 * 32)):
+        parallel = {"dp": 2, "pp": 2}
+        train = {"global_batch": 2, "zero_stage": stage, "precision": "fp32"}
+        found = rows(axis="pp", model=model, parallel=parallel, train=train)
+        assert [m.message_bytes for m in found if m.phase == "embedding"] == [4 * elements]
+
+
+def test_dualpipe_sums_its_two_copies():
+    """Every buffer of a rank has a double on its mirror, with the other half of the micro-batches."""
+    parallel, train = {"pp": 2, "schedule": "dualpipe"}, {"global_batch": 4, "precision": "fp32"}
+    found = rows(axis="pp", parallel=parallel, train=train)
+    once = sum(spec.numel for spec in tensors(from_dict({"model": LLAMA}).model))
+    assert sum(m.count * m.message_bytes for m in found if m.phase == "copies") == 4 * once
+    assert {m.phase: m.count for m in found if m.collective == "send"} == {"forward": 2, "backward": 2}
+
+
+@pytest.mark.parametrize(("reshard", "forward", "backward"), [(True, 6, 6), (False, 1, 0)])
+def test_zero_3_in_a_pipeline_gathers_the_root_like_a_layer(reshard, forward, backward):
+    train = {"global_batch": 12, "zero_stage": 3, "reshard_after_forward": reshard}
+    parallel = {"dp": 2, "pp": 2}
+    found = Counter()
+    for m in rows(axis="dp", train=train, parallel=parallel):
+        found[m.phase, m.message_bytes] += m.count
+    root = 2 * 101 * 64
+    assert found["forward", root] == forward
+    assert found["backward", root] == backward
+    assert found["grads", root] == 6
+
+
+def test_zero_2_in_a_pipeline_reduces_what_passes():
+    """DualPipe's copies get half of the micro-batches each."""
+    for schedule, passes in (("1f1b", 6), ("zb-v", 6), ("dualpipe", 3)):
+        parallel = {"dp": 2, "pp": 2, "schedule": schedule}
+        found = rows(axis="dp", train={"global_batch": 12, "zero_stage": 2}, parallel=parallel)
+        assert {m.count for m in found if m.phase == "grads"} == {passes}
+
+
+def test_experts_under_tensor_parallelism():
+    """Their input is gathered before routing: whole copies go out, and the gathered input is kept."""
+    moe = {"experts": 4, "top_k": 2, "ffn": 32}
+    model = {**LLAMA, "moe": moe, "ffn": 32}
+    train = {"global_batch": 2, "sequence_parallel": True}
+    parallel = {"dp": 2, "tp": 2, "ep": 2}
+    block = 32 * 64 * 2
+    sent = [m for m in rows(axis="ep", model=model, parallel=parallel, train=train) if m.phase == "forward"]
+    assert [(m.count, m.message_bytes) for m in sent] == [(8, 2 * block)]
+    gathers = [m for m in rows(model=model, parallel=parallel, train=train) if m.collective == "all_gather"]
+    assert {m.phase: m.count for m in gathers} == {"forward": 2 * 4 + 1, "backward": 3 * 4 + 2}
+    partial = [
+        m for m in rows(model=model, parallel={"tp": 2}, train={"precision": "fp32"}) if m.phase == "grads"
+    ]
+    assert [m.message_bytes for m in partial] == [4 * 4 * (4 * 64 + 2 * 8)]

@@ -61,6 +61,11 @@ def _model(job: Job) -> Iterator[Flag]:
         yield "num-experts", model.moe.experts
         yield "moe-router-topk", model.moe.top_k
         yield "moe-ffn-hidden-size", model.moe.ffn
+        yield "moe-router-load-balancing-type", "aux_loss" if model.moe.aux_loss else "none"
+        if model.moe.aux_loss:
+            yield "moe-aux-loss-coeff", model.moe.aux_loss
+        if model.moe.capacity_factor:
+            yield "moe-expert-capacity-factor", model.moe.capacity_factor
 
 
 def _train(job: Job) -> Iterator[Flag]:

@@ -93,6 +93,12 @@ def _check(job: Job) -> None:
     llama = model.activation == "swiglu" and model.norm == "rmsnorm" and model.positions == "rotary"
     rules.refuse(not llama, "model", "its models are of the Llama kind: swiglu, rmsnorm, rotary positions")
     rules.refuse(model.dropout > 0, "model.dropout", "its models have no dropout", 0.0)
+    moe = model.moe
+    rules.refuse(
+        moe is not None and (moe.capacity_factor > 0 or moe.aux_loss > 0),
+        "model.moe",
+        "it drops no tokens, and balances experts by a bias, without a loss",
+    )
     rules.refuse(
         recomputes_a_part(job),
         "train.recompute_layers",

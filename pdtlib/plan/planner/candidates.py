@@ -45,8 +45,8 @@ def _model_degrees(job: Job, num_gpus: int, rejected: Counter[str]) -> Iterator[
         if model.heads % tp or (model.kv_heads % tp and tp % model.kv_heads):
             rejected["heads do not split over tp"] += 1
             continue
-        if model.ffn % tp or model.vocab % tp:
-            rejected["the MLP or the vocabulary does not split over tp"] += 1
+        if model.ffn % tp:
+            rejected["the MLP does not split over tp"] += 1
             continue
         for cp in POWERS:
             if num_gpus % (tp * cp):
