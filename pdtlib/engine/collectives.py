@@ -11,47 +11,19 @@ Sums are sums: a mean is a sum that the caller divides. No backend is asked for 
 answered with a sum. Phases (see :mod:`pdtlib.plan.comm`) say what a message was for.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from pdtlib.engine.mesh import Group
+from pdtlib.engine.pending import Pending
 
 SUMMABLE = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32)
 # torch 2.13 renamed these two and warns about the old names; 2.11 knows only the old ones.
 _all_gather_flat = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter_flat = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-
-
-class Pending:
-    """A collective under way. Its buffers must be left alone until :meth:`wait` has returned."""
-
-    def __init__(self, group: Group, name: str, works: Sequence[Any]) -> None:
-        self._group, self._name, self._works = group, name, works
-        self._then: list[Callable[[], Any]] = []
-        timeline = group.timeline
-        lane = f"communication {group.axis}"
-        self._token = timeline.begin(lane, name) if timeline is not None and works else None
-
-    def then(self, action: Callable[[], Any]) -> "Pending":
-        """Run ``action`` in :meth:`wait`, once the messages have arrived; return self."""
-        self._then.append(action)
-        return self
-
-    def wait(self) -> None:
-        """Return when the result is in place (on a GPU: when the current stream will wait for it)."""
-        works, self._works = self._works, ()
-        if works:
-            with self._group.waiting(self._name):
-                for work in works:
-                    work.wait()
-            if self._token is not None:
-                self._group.timeline.end(self._token)
-        actions, self._then = self._then, []
-        for action in actions:
-            action()
 
 
 def start_all_reduce(buffer: torch.Tensor, group: Group, *, phase: str, maximum: bool = False) -> Pending:
@@ -95,15 +67,30 @@ def start_all_gather(out: torch.Tensor, shard: torch.Tensor, group: Group, *, ph
     return Pending(group, name, [_all_gather_flat(out, shard, group=group.process_group, async_op=True)])
 
 
-def start_all_to_all(out: torch.Tensor, buffer: torch.Tensor, group: Group, *, phase: str) -> Pending:
-    """Put slice ``rank`` of everyone's ``buffer`` into the slice of ``out`` that belongs to its sender."""
-    name = _begin("all_to_all", buffer, group, phase)
+def start_all_to_all(
+    out: torch.Tensor,
+    buffer: torch.Tensor,
+    group: Group,
+    *,
+    phase: str,
+    send: Sequence[int] | None = None,
+    receive: Sequence[int] | None = None,
+) -> Pending:
+    """Put slice ``rank`` of everyone's ``buffer`` into the slice of ``out`` that belongs to its sender.
+
+    Slices are equal, or the ``send[i]`` rows of dim 0 for rank i, of whom ``receive[i]`` come.
+    """
+    sent = None
+    if send is not None:
+        rows = sum(send) - send[group.rank]
+        sent = float(rows * buffer[:1].numel() * buffer.element_size())
+    name = _begin("all_to_all", buffer, group, phase, sent=sent)
     _demand_contiguous("all_to_all", out)
     if group.size == 1:
         return Pending(group, name, []).then(lambda: _place(out, buffer))
-    return Pending(
-        group, name, [dist.all_to_all_single(out, buffer, group=group.process_group, async_op=True)]
-    )
+    splits = [None if sizes is None else list(sizes) for sizes in (receive, send)]
+    work = dist.all_to_all_single(out, buffer, *splits, group=group.process_group, async_op=True)
+    return Pending(group, name, [work])
 
 
 def start_ring_shift(out: torch.Tensor, x: torch.Tensor, group: Group, *, phase: str) -> Pending:
@@ -133,7 +120,15 @@ def start_broadcast(buffer: torch.Tensor, group: Group, *, source: int = 0, phas
     return Pending(group, name, works)
 
 
-def _begin(collective: str, message: torch.Tensor, group: Group, phase: str, *, summed: bool = False) -> str:
+def _begin(
+    collective: str,
+    message: torch.Tensor,
+    group: Group,
+    phase: str,
+    *,
+    summed: bool = False,
+    sent: float | None = None,
+) -> str:
     _demand_contiguous(collective, message)
     if summed and message.dtype not in SUMMABLE:
         valid = ", ".join(str(dtype).removeprefix("torch.") for dtype in SUMMABLE)
@@ -144,6 +139,7 @@ def _begin(collective: str, message: torch.Tensor, group: Group, phase: str, *, 
         phase=phase,
         message_bytes=message.numel() * message.element_size(),
         group_size=group.size,
+        sent=sent,
     )
     return f"{phase} {collective}"
 

@@ -21,11 +21,27 @@ class Ledger:
 
     def __init__(self) -> None:
         self._calls: Counter[tuple[str, str, str, int, int]] = Counter()
+        self._sent: dict[tuple[str, str, str, int, int], float] = {}
 
-    def record(self, *, axis: str, collective: str, phase: str, message_bytes: int, group_size: int) -> None:
-        """Count one call. A group of one rank sends nothing and is not written down."""
+    def record(
+        self,
+        *,
+        axis: str,
+        collective: str,
+        phase: str,
+        message_bytes: int,
+        group_size: int,
+        sent: float | None = None,
+    ) -> None:
+        """Count one call. A group of one rank sends nothing and is not written down.
+
+        ``sent`` is what this rank sends, if it is not the algorithm's share: a message of uneven parts.
+        """
         if group_size > 1:
-            self._calls[axis, collective, phase, message_bytes, group_size] += 1
+            row = (axis, collective, phase, message_bytes, group_size)
+            share = sent_bytes(collective, message_bytes, group_size) if sent is None else sent
+            self._calls[row] += 1
+            self._sent[row] = self._sent.get(row, 0.0) + share
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per kind of message, in the order of first use, with the keys of ``pdt predict``'s
@@ -37,7 +53,7 @@ class Ledger:
                 "phase": phase,
                 "count": count,
                 "message_bytes": message_bytes,
-                "sent_bytes_per_rank": count * sent_bytes(collective, message_bytes, group_size),
+                "sent_bytes_per_rank": self._sent[axis, collective, phase, message_bytes, group_size],
             }
             for (axis, collective, phase, message_bytes, group_size), count in self._calls.items()
         ]
@@ -49,3 +65,4 @@ class Ledger:
     def clear(self) -> None:
         """Forget everything; a training loop does so after each step."""
         self._calls.clear()
+        self._sent.clear()
