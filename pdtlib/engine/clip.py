@@ -15,8 +15,9 @@ def grad_norm(flats: Sequence[Flat], group: Group, *, cut: ModelCut | None = Non
 
     Where gradients are sharded, every rank squares its own shard and one number a rank is summed over the
     group; where they are whole, every rank knows them all and nothing is sent. Of a model that is ``cut``
-    each rank of that group adds its part, and the first one alone what all of them have. Padding is zero and
-    adds nothing. Not finite when some gradient is not.
+    each rank of that group adds its part, and the first one alone what all of them have; then each stage of a
+    pipeline adds its layers, without what it holds as a copy. Padding is zero and adds nothing. Not finite
+    when some gradient is not.
     """
     if not flats:
         return 0.0
@@ -26,13 +27,15 @@ def grad_norm(flats: Sequence[Flat], group: Group, *, cut: ModelCut | None = Non
         start_all_reduce(total, group, phase="grad_norm").wait()
     if cut is not None:
         start_all_reduce(total, cut.group, phase="grad_norm").wait()
+        if cut.stages is not None:
+            start_all_reduce(total, cut.stages, phase="grad_norm").wait()
     return float(total.sqrt())
 
 
 def _counted(flat: Flat, cut: ModelCut | None) -> list[torch.Tensor]:
-    """The parts of this rank's gradients that it counts: all, but for what a tensor-parallel rank repeats."""
+    """The parts of this rank's gradients that it counts: all, but for what another rank counts."""
     assert flat.grad_shard is not None, "call finish_gradients() first"
-    if cut is None or cut.group.rank == 0:
+    if cut is None or all(cut.counts(slot.param) for slot in flat.slots):
         return [flat.grad_shard]
     spans = [flat.span(slot) for slot in flat.slots if cut.counts(slot.param)]
     return [flat.grad_shard[first:last] for first, last in spans if first < last]

@@ -1,42 +1,54 @@
 """From one job to a model that trains in its layout: the parallelisms composed, in the order that works.
 
-The sequence is cut first, since attention must be told; then layers over tp; then the data-parallel replica,
-whose buffers hold what is left of each parameter, over dp × cp.
+A rank builds the layers of its pipeline stage alone. In them the sequence is cut first, since attention must
+be told; then layers over tp; then the data-parallel replica, whose buffers hold what is left of each
+parameter, over dp × cp.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from pdtlib.engine.context_parallel import ContextSplit, context_parallel
 from pdtlib.engine.data_parallel import data_parallel
+from pdtlib.engine.data_parallel.cut import united
 from pdtlib.engine.data_parallel.replica import Replica
 from pdtlib.engine.dropout import DropoutSeeds
 from pdtlib.engine.loss import token_loss_sum
 from pdtlib.engine.mesh import Mesh
 from pdtlib.engine.models import Layer, Transformer
+from pdtlib.engine.pipeline import Pipeline
 from pdtlib.engine.tensor_parallel import tensor_parallel, transformer_table
 from pdtlib.engine.tensor_parallel.loss import vocab_parallel_loss_sum
+from pdtlib.plan.chunks import chunks_of
+from pdtlib.plan.job import validate
 from pdtlib.plan.spec import Job, JobError, Problem
 
 
 @dataclass(frozen=True)
 class Parallelized:
-    """A model in its layout. ``replica(tokens)`` gives logits of this rank's positions and vocabulary.
+    """A model in its layout.
 
-    Average over ``mesh.data``: it is the group of the replica, and the one to give to
-    :class:`pdtlib.engine.loss.TokenMean`.
+    Without a pipeline ``replica(tokens)`` gives logits of this rank's positions and vocabulary; with one,
+    ``pipeline.step`` runs whatever passes this rank has. Average over ``mesh.data``: it is the group of the
+    replica, and the one to give to :class:`pdtlib.engine.loss.TokenMean`.
     """
 
     job: Job
     mesh: Mesh
     replica: Replica
+    pipeline: Pipeline | None
     split: ContextSplit
     dropout: DropoutSeeds
 
     def take(self, x: torch.Tensor) -> torch.Tensor:
         """This rank's positions of tokens or targets ``[B, S]``, whose rows are those of its dp rank."""
         return self.split.take(x)
+
+    def finish_gradients(self) -> None:
+        """Return when the gradients are whole: means over dp × cp, sums over whoever has a part or a copy."""
+        (self.replica if self.pipeline is None else self.pipeline).finish_gradients()
 
     def loss_sum(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Sum of the cross-entropy over this rank's valid targets, the same on every tp rank."""
@@ -47,30 +59,14 @@ class Parallelized:
 
 
 def problems_of(job: Job) -> list[Problem]:
-    """What of the job's layout the engine does not train."""
+    """What the plan can plan but the engine does not train."""
     found = []
-    model, parallel = job.model, job.parallel
-    if model.moe is not None:
-        found.append(
-            Problem("model.moe", "the engine trains dense models, not mixtures of experts", ("none",))
-        )
+    if job.model.moe is not None:
+        message = "the engine trains dense models, not mixtures of experts"
+        found.append(Problem("model.moe", message, ("none",)))
     if job.train.precision == "fp8":
         message = "the engine has no fp8 matrix products"
         found.append(Problem("train.precision", message, ("fp32", "bf16", "fp16")))
-    for axis in ("pp", "ep"):
-        degree = getattr(parallel, axis)
-        if degree > 1:
-            found.append(Problem(f"parallel.{axis}", f"the engine does not run {axis}={degree} here", (1,)))
-    if model.kv_heads % parallel.tp:
-        divisors = tuple(size for size in range(1, model.kv_heads + 1) if model.kv_heads % size == 0)
-        message = f"{model.kv_heads} key/value heads are not shared out evenly over tp={parallel.tp}"
-        found.append(Problem("parallel.tp", message, divisors))
-    if parallel.cp > 1 and model.dropout > 0:
-        found.append(Problem("model.dropout", f"attention over cp={parallel.cp} has no dropout", (0.0,)))
-    heads = model.kv_heads // parallel.tp
-    if parallel.cp > 1 and parallel.context == "ulysses" and heads % parallel.cp:
-        message = f"ulysses: {heads} key/value heads a rank do not divide by cp={parallel.cp}"
-        found.append(Problem("parallel.context", message, ("ring",)))
     return found
 
 
@@ -80,37 +76,56 @@ def parallelize(
     """Build this rank's part of the job's model and wrap it.
 
     ``dtype`` is that of the initial weights; ``train.precision`` fp32 keeps it. Raises
-    :class:`pdtlib.plan.spec.JobError` for a layout that the engine does not train.
+    :class:`pdtlib.plan.spec.JobError` for a job that cannot work or that the engine does not train.
     """
-    problems = problems_of(job)
+    problems = [*validate(job), *problems_of(job)]
     if problems:
         raise JobError(problems)
     train, tp, dp = job.train, mesh.group("tp"), mesh.group("dp")
-    model = Transformer(
-        job.model,
-        seed=train.seed,
-        flash_attention=train.flash_attention,
-        recompute=train.recompute,
-        device=device,
-        dtype=dtype,
-    )
-    split = context_parallel(model, mesh.group("cp"), kind=job.parallel.context)
-    table = transformer_table(job.model)
-    cut = tensor_parallel(model, tp, table=table, sequence=train.sequence_parallel)
+    models = [
+        Transformer(
+            job.model,
+            layers=chunk.layers,
+            first=chunk.first,
+            last=chunk.last,
+            seed=train.seed,
+            flash_attention=train.flash_attention,
+            recompute=train.recompute,
+            recompute_layers=train.recompute_layers or None,
+            device=device,
+            dtype=dtype,
+        )
+        for chunk in chunks_of(job, mesh.group("pp").rank)
+    ]
+    splits = [context_parallel(model, mesh.group("cp"), kind=job.parallel.context) for model in models]
+    cuts = [
+        tensor_parallel(
+            model,
+            tp,
+            table=transformer_table(job.model, first=model.first, last=model.last),
+            sequence=train.sequence_parallel,
+        )
+        for model in models
+    ]
+    if job.parallel.pp == 1:
+        pipeline, module, cut, wrap = None, models[0], cuts[0], partial(data_parallel, models[0])
+    else:
+        pipeline = Pipeline(models, mesh.group("pp"), schedule=job.parallel.schedule)
+        module, wrap = pipeline.module, pipeline.data_parallel
+        cut = united(cuts, stages=pipeline.group, copied=pipeline.repeated)
     dropout = DropoutSeeds(
-        model,
+        module,
         seed=train.seed,
         first_micro_batch=dp.rank * job.gradient_accumulation,
         own=tp.rank if train.sequence_parallel else 0,
     )
-    replica = data_parallel(
-        model,
+    replica = wrap(
         mesh.data,
         stage=train.zero_stage,
-        blocks=[module for module in model.modules() if isinstance(module, Layer)],
+        blocks=[child for child in module.modules() if isinstance(child, Layer)],
         precision=None if dtype == torch.float64 else train.precision,
         grad_precision=train.grad_precision,
         reshard_after_forward=train.reshard_after_forward,
         cut=cut,
     )
-    return Parallelized(job, mesh, replica, split, dropout)
+    return Parallelized(job, mesh, replica, pipeline, splits[0], dropout)

@@ -1,5 +1,6 @@
 """One job in many layouts: the same losses, step by step, and messages as planned."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,10 +15,10 @@ from pdtlib.plan.job import from_dict
 from pdtlib.plan.spec import Job, JobError
 
 MODEL = {
-    "layers": 2, "hidden": 32, "heads": 4, "kv_heads": 4, "ffn": 48, "vocab": 44, "seq": 16,
+    "layers": 4, "hidden": 32, "heads": 4, "kv_heads": 4, "ffn": 48, "vocab": 44, "seq": 16,
     "activation": "swiglu", "norm": "rmsnorm",
 }  # fmt: skip
-STEPS = 12
+STEPS = 8
 
 Layout = tuple[dict[str, Any], dict[str, Any]]
 LAYOUTS: dict[str, Layout] = {
@@ -29,6 +30,12 @@ LAYOUTS: dict[str, Layout] = {
     "dp2 tp2 zero3": ({"dp": 2, "tp": 2}, {"zero_stage": 3}),
     "dp2 tp2 zero1 sp": ({"dp": 2, "tp": 2}, {"zero_stage": 1, "sequence_parallel": True}),
     "tp2 cp2 zero2 sp": ({"tp": 2, "cp": 2}, {"zero_stage": 2, "sequence_parallel": True}),
+    "pp4 gpipe": ({"pp": 4, "schedule": "gpipe"}, {}),
+    "pp2 tp2 sp": ({"pp": 2, "tp": 2}, {"sequence_parallel": True}),
+    "pp2 cp2 zb-h1": ({"pp": 2, "cp": 2, "schedule": "zb-h1"}, {}),
+    "dp2 pp2 interleaved zero1": ({"dp": 2, "pp": 2, "vpp": 2}, {"zero_stage": 1}),
+    "dp2 pp2 zb-v zero2": ({"dp": 2, "pp": 2, "schedule": "zb-v"}, {"zero_stage": 2}),
+    "dp2 pp2 dualpipe": ({"dp": 2, "pp": 2, "schedule": "dualpipe"}, {}),
     "dp2 cp2 zero3": ({"dp": 2, "cp": 2}, {"zero_stage": 3, "reshard_after_forward": False}),
 }
 
@@ -62,9 +69,9 @@ def all_losses(layouts: list[Layout]) -> list[list[float]]:
 
 
 def test_every_layout_has_the_same_loss_curve() -> None:
-    """To 1e-5 over 12 steps in fp32, on every rank."""
+    """To 1e-5 over 8 steps in fp32, on every rank."""
     (alone,) = spawn(all_losses, 1, [({}, {})])[0]
-    assert alone[-1] < 0.9 * alone[0], "it learns"
+    assert alone[-1] < 0.95 * alone[0], "it learns"
     ranks = spawn(all_losses, 4, list(LAYOUTS.values()), timeout_s=280)
     for found in ranks:
         for name, curve in zip(LAYOUTS, found, strict=True):
@@ -72,27 +79,13 @@ def test_every_layout_has_the_same_loss_curve() -> None:
 
 
 def test_what_the_engine_does_not_train_is_refused() -> None:
-    wrong = from_dict(
-        {
-            "model": {**MODEL, "kv_heads": 2, "dropout": 0.1},
-            "train": {"global_batch": 8},
-            "parallel": {"tp": 4, "cp": 2, "pp": 2},
-        }
-    )
-    with pytest.raises(JobError) as error:
-        parallelize(wrong, build_mesh())
-    assert [problem.field for problem in error.value.problems] == [
-        "parallel.pp",
-        "parallel.tp",
-        "model.dropout",
-    ]
-    assert error.value.problems[1].valid == (1, 2)
-    few = from_dict(
-        {
-            "model": {**MODEL, "kv_heads": 2},
-            "train": {"global_batch": 8},
-            "parallel": {"tp": 2, "cp": 2, "context": "ulysses"},
-        }
-    )
-    with pytest.raises(JobError, match="ulysses: 1 key/value heads a rank do not divide by cp=2"):
-        parallelize(few, build_mesh())
+    job = job_of(({}, {}))
+    wrong = replace(job, model=replace(job.model, dropout=0.1), parallel=replace(job.parallel, cp=2, tp=3))
+    eight = replace(job, train=replace(job.train, precision="fp8"))
+    for bad, told in (
+        (wrong, ["hardware.n_gpus", "parallel.tp", "model.dropout"]),
+        (eight, ["train.precision", "train.precision"]),
+    ):
+        with pytest.raises(JobError) as error:
+            parallelize(bad, build_mesh())
+        assert [problem.field for problem in error.value.problems] == told

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from pdtlib.engine.collectives import start_all_reduce
+from pdtlib.engine.data_parallel.experts import Experts
 from pdtlib.engine.data_parallel.flat import Flat
 from pdtlib.engine.mesh import Group
 
@@ -20,7 +21,7 @@ class ModelCut:
     parallelism) or heads'. ``repeated`` ones are the same on the ranks of ``repeaters`` alone, neighbours
     within the group that share a key/value head, and their gradients are partial there. ``stages`` are the
     ranks of the pipeline, of which each has other layers; ``copied`` parameters are also on another stage,
-    which counts them.
+    which counts them. ``experts`` are parameters that not all replicas have.
     """
 
     group: Group
@@ -30,6 +31,11 @@ class ModelCut:
     repeaters: Group | None = None
     stages: Group | None = None
     copied: frozenset[int] = frozenset()
+    experts: Experts | None = None
+
+    def is_expert(self, param: nn.Parameter) -> bool:
+        """Whether the parameter is an expert's."""
+        return self.experts is not None and id(param) in self.experts.params
 
     def counts(self, param: nn.Parameter) -> bool:
         """Whether this rank counts the parameter in the gradient's norm."""

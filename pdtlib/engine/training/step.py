@@ -1,13 +1,16 @@
 """What one optimizer step needs before the update: this rank's micro-batches, and the whole mean gradient."""
 
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 import torch
 from torch import Tensor
 
 from pdtlib.engine.data import Batches
+from pdtlib.engine.data_parallel.replica import Replica
 from pdtlib.engine.loss import IGNORED, TokenMean
 from pdtlib.engine.optimizer import ShardedAdamW
 from pdtlib.engine.parallelize import Parallelized
@@ -15,6 +18,8 @@ from pdtlib.observe.trace import Timeline
 
 MicroBatch = tuple[Tensor, Tensor]
 """Tokens and targets, each [b, S/cp] int64."""
+Loss = Callable[[Tensor, int], Tensor]
+Span = Callable[[str, str], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
@@ -55,21 +60,38 @@ def compute_gradients(
     ``step`` chooses the dropout masks; ``timeline`` notes what was done when.
     """
     span = (lambda lane, name: nullcontext()) if timeline is None else timeline.span
-    mesh, replica = parts.mesh, parts.replica
+    mesh = parts.mesh
     num_valid = sum(int((targets != IGNORED).sum()) for _, targets in micro_batches)
     mean = TokenMean(mesh.data, num_valid=num_valid, device=mesh.device)
     loss_sum = torch.zeros((), dtype=torch.float64, device=mesh.device)
-    for index, (tokens, targets) in enumerate(micro_batches):
-        parts.dropout.begin(step, index)
-        last = index == len(micro_batches) - 1
-        with nullcontext() if last else replica.no_sync():
-            with span("compute", "forward"):
-                part = parts.loss_sum(replica(tokens), targets)
-            with span("compute", "backward"):
-                optimizer.scale(mean.loss(part)).backward()
-        loss_sum += part.detach()
+
+    def loss_of(logits: Tensor, index: int) -> Tensor:
+        part = parts.loss_sum(logits, micro_batches[index][1])
+        loss_sum.add_(part.detach())
+        return optimizer.scale(mean.loss(part))
+
+    inputs = [tokens for tokens, _ in micro_batches]
+    run = partial(_one_after_the_other, parts.replica, span=span)
+    if parts.pipeline is not None:
+        run = parts.pipeline.step
+    run(inputs, loss=loss_of, begin=partial(parts.dropout.begin, step))
     with span("optimizer", "finish gradients"):
-        replica.finish_gradients()
+        parts.finish_gradients()
     with span("optimizer", "clip"):
         norm = optimizer.clip_grad_norm(max_norm)
-    return StepResult(mean.report(loss_sum), norm, mean.num_valid)
+    loss = mean.report(loss_sum, stages=mesh.group("pp"))
+    return StepResult(loss, norm, mean.num_valid)
+
+
+def _one_after_the_other(
+    replica: Replica, inputs: list[Tensor], *, loss: Loss, begin: Callable[[int], None], span: Span
+) -> None:
+    """What a pipeline's step is where one rank has all layers: forward and backward of each micro-batch."""
+    for index, tokens in enumerate(inputs):
+        begin(index)
+        last = index == len(inputs) - 1
+        with nullcontext() if last else replica.no_sync():
+            with span("compute", "forward"):
+                found = loss(replica(tokens), index)
+            with span("compute", "backward"):
+                found.backward()
