@@ -25,6 +25,9 @@ PER_SECTION = {
     "2.1": 5,
     "2.2": 2,
     "2.3": 17,
+    "3.1": 12,
+    "3.2": 4,
+    "3.3": 5,
     "4.1": 3,
     "4.2": 6,
     "4.3": 7,
@@ -33,6 +36,7 @@ PER_SECTION = {
 VERDICTS = {  # of each chapter: exact, under an assumption, imprecise, wrong
     "01": (2, 6, 2, 3),
     "2": (10, 5, 3, 6),
+    "3": (7, 6, 4, 4),
     "4": (11, 4, 2, 5),
 }
 JUDGED_BY_HAND = {"C0-b", "C2.3-a"}

@@ -16,6 +16,8 @@ MODULES = (
     "section1",
     "section2",
     "section2_code",
+    "section3_code",
+    "section3",
     "section4",
     "section4_schedules",
 )
