@@ -36,6 +36,11 @@ def deferring(works: list[Work]) -> Iterator[None]:
         _open = before
 
 
+def is_deferring() -> bool:
+    """Whether a backward pass that runs now computes the gradients of inputs alone."""
+    return _open is not None
+
+
 def later(param: torch.Tensor, compute: Callable[[], torch.Tensor]) -> torch.Tensor | None:
     """The gradient of ``param``; or None, if its computation was left for later."""
     if _open is None or not param.is_leaf:
@@ -121,14 +126,18 @@ def embedding(tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def make_splittable(module: nn.Module) -> None:
-    """Let plain nn.Linear and nn.Embedding layers in ``module``, and a function ``output``, use the above.
+    """Let plain nn.Linear and nn.Embedding layers in ``module`` use the functions above.
 
+    So do modules that have ``F.linear`` or ``F.embedding`` as an attribute and call it through that.
     Layers whose class has a forward of its own, and embeddings with padding, norms or sparse gradients, stay
     as they are: their weights' gradients are computed with those of the inputs.
     """
     for child in module.modules():
-        if vars(child).get("output") is F.linear:
-            vars(child)["output"] = linear
+        for name, value in list(vars(child).items()):
+            if value is F.linear:
+                vars(child)[name] = linear
+            elif value is F.embedding:
+                vars(child)[name] = embedding
         if "forward" in vars(child):
             continue
         if isinstance(child, nn.Linear) and type(child).forward is nn.Linear.forward:

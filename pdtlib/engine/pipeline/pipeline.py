@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from pdtlib.engine.data_parallel import data_parallel
+from pdtlib.engine.data_parallel.cut import ModelCut
 from pdtlib.engine.data_parallel.parts import Parts
 from pdtlib.engine.data_parallel.replica import Replica
 from pdtlib.engine.mesh import Group
@@ -109,8 +110,13 @@ class Pipeline:
     def data_parallel(self, group: Group, **options: Any) -> Replica:
         """Let the ranks of ``group``, which hold the same parts, train one model.
 
-        ``options`` are those of :func:`pdtlib.engine.data_parallel.data_parallel`.
+        ``options`` are those of :func:`pdtlib.engine.data_parallel.data_parallel`. Without ``cut`` the model
+        is cut into stages and nothing else.
         """
+        if options.get("cut") is None:
+            options["cut"] = ModelCut(
+                Group.alone(), frozenset(), frozenset(), stages=self.group, copied=self.repeated
+            )
         self.executor.replica = data_parallel(self.module, group, **options)
         return self.executor.replica
 

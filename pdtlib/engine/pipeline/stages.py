@@ -6,20 +6,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from pdtlib.engine.models.transformer import Layers
 from pdtlib.plan.chunks import split_layers
 from pdtlib.plan.schedule import Layout
 
 
-class Stretch(nn.Module):
+class Stretch(Layers):
     """Consecutive layers of a list, each called with what the one before returned."""
 
-    def __init__(self, layers: Sequence[nn.Module], numbers: range) -> None:
-        super().__init__()
-        for number in numbers:
-            self.add_module(str(number), layers[number])
-
     def forward(self, x: Any) -> torch.Tensor:
-        for layer in self.children():
+        for layer in self:
             x = layer(x)
         return x
 
@@ -47,7 +43,7 @@ def cut_layers(
     parts: list[nn.Module] = []
     for chunk in range(layout.chunks):
         position = layout.position(rank, chunk)
-        part = Stretch(layers, runs[position])
+        part = Stretch(runs[position], (layers[number] for number in runs[position]))
         vars(part)["tied_weight"] = tied if position in (0, length - 1) else None  # no parameter of its own
         parts.append(part)
     return parts

@@ -5,13 +5,16 @@ columns of ``x A`` and the rows of B that belong to them, and the parts of y are
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from pdtlib.engine.collectives import Pending
 from pdtlib.engine.mesh import Group
+from pdtlib.engine.split_backward import is_deferring, later
 from pdtlib.engine.tensor_parallel.regions import (
     forward_phase,
     reduce_from,
@@ -41,15 +44,16 @@ class _Columns(torch.autograd.Function):
             whole, pending = start_gather_sequence(x, group, phase=forward_phase())
             pending.wait()
         ctx.group, ctx.sequence = group, sequence
-        ctx.save_for_backward(x, *weights)
+        ctx.weights, ctx.biases = weights, biases
+        ctx.save_for_backward(x)
         return tuple(F.linear(whole, weight, bias) for weight, bias in zip(weights, biases, strict=True))
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        x, *weights = ctx.saved_tensors
-        group, whole, gather = ctx.group, x, None
-        if ctx.sequence:
-            whole, gather = start_gather_sequence(x, group, phase="backward")
+        group, weights = ctx.group, ctx.weights
+        inputs = _Inputs(ctx.saved_tensors[0], group, sequence=ctx.sequence)
+        if not is_deferring():
+            inputs.start()
         grad_x, reduce = None, None
         if ctx.needs_input_grad[0]:
             total = grads[0] @ weights[0]
@@ -57,17 +61,36 @@ class _Columns(torch.autograd.Function):
                 total += grad @ weight
             start = start_scatter_sum if ctx.sequence else start_sum
             grad_x, reduce = start(total, group, phase="backward")
-        if gather is not None:
-            gather.wait()
-        rows = whole.flatten(0, -2)
-        grad_weights = [grad.flatten(0, -2).t() @ rows for grad in grads]
-        wanted = ctx.needs_input_grad[3 + len(weights) :]
-        grad_biases = [
-            grad.flatten(0, -2).sum(0) if want else None for grad, want in zip(grads, wanted, strict=True)
-        ]
+        grad_weights, grad_biases = [], []
+        for grad, weight, bias in zip(grads, weights, ctx.biases, strict=True):
+            grad_weights.append(later(weight, partial(inputs.weight_gradient, grad)))
+            rows = grad.flatten(0, -2)
+            grad_biases.append(None if bias is None else later(bias, partial(torch.sum, rows, dim=0)))
         if reduce is not None:
             reduce.wait()
         return grad_x, None, None, *grad_weights, *grad_biases
+
+
+class _Inputs:
+    """What the products of a region have read, for the gradients of their weights: gathered at most once."""
+
+    def __init__(self, x: torch.Tensor, group: Group, *, sequence: bool) -> None:
+        self._x, self._group = x, group
+        self._gathered: tuple[torch.Tensor, Pending | None] | None = None if sequence else (x, None)
+
+    def start(self) -> None:
+        """Begin to gather the slices of the sequence, if that has not been done."""
+        if self._gathered is None:
+            self._gathered = start_gather_sequence(self._x, self._group, phase="backward")
+
+    def weight_gradient(self, grad: torch.Tensor) -> torch.Tensor:
+        """[out/t, in], from the gradient ``[B, S, out/t]`` of the product."""
+        self.start()
+        assert self._gathered is not None
+        whole, pending = self._gathered
+        if pending is not None:
+            pending.wait()
+        return grad.flatten(0, -2).t() @ whole.flatten(0, -2)
 
 
 class Columns:
@@ -122,9 +145,10 @@ class RowLinear(nn.Module):
         self.weight = cut_parameter(linear.weight, group, dim=1)
         self.bias = linear.bias
         self.group, self.end = group, scatter_sequence if sequence else reduce_from
+        self.product = F.linear  # replaced where the backward pass is split
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.end(F.linear(x, self.weight), self.group)
+        y = self.end(self.product(x, self.weight), self.group)
         return y if self.bias is None else y + self.bias
 
 
@@ -136,10 +160,11 @@ class VocabEmbedding(nn.Module):
         self.weight = weight
         self.group, self.end = group, scatter_sequence if sequence else reduce_from
         self.first, self.last = shard_range(vocab, group.size, group.rank)
+        self.look_up = F.embedding  # replaced where the backward pass is split
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         mine = (tokens >= self.first) & (tokens < self.last)
-        rows = F.embedding((tokens - self.first) * mine, self.weight)
+        rows = self.look_up((tokens - self.first) * mine, self.weight)
         return self.end(rows * mine.unsqueeze(-1), self.group)
 
 
