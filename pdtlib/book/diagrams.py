@@ -34,7 +34,8 @@ class Drawing:
         return self.sentence
 
 
-def _svg(width: int, height: int, title: str, shapes: Sequence[str], *, max_width_px: int) -> str:
+def svg(width: int, height: int, title: str, shapes: Sequence[str], *, max_width_px: int) -> str:
+    """A picture of shapes that takes the page's text colour and at most ``max_width_px``."""
     return (
         f'<svg role="img" aria-label="{html.escape(title, quote=True)}" viewBox="0 0 {width} {height}" '
         f'style="display:block;width:100%;max-width:{max_width_px}px;height:auto;margin:1rem auto;'
@@ -42,12 +43,14 @@ def _svg(width: int, height: int, title: str, shapes: Sequence[str], *, max_widt
     )
 
 
-def _text(x: float, y: float, text: str, *, anchor: str = "start", bold: bool = False) -> str:
+def text(x: float, y: float, words: str, *, anchor: str = "start", bold: bool = False) -> str:
+    """A line of text."""
     weight = ' font-weight="600"' if bold else ""
-    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}"{weight}>{html.escape(text)}</text>'
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}"{weight}>{html.escape(words)}</text>'
 
 
-def _box(x: float, y: float, width: float, height: float, colour: str, *, opacity: float = 1.0) -> str:
+def box(x: float, y: float, width: float, height: float, colour: str, *, opacity: float = 1.0) -> str:
+    """A rectangle."""
     return (
         f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="2" fill="{colour}" '
         f'fill-opacity="{opacity:g}" stroke="{colour}"/>'
@@ -60,7 +63,7 @@ def step_lifetimes() -> Drawing:
     forward, backward, update = 0.36, 0.82, 1.0
     edges = [left + width * part for part in (0.0, forward, backward, update)]
     shapes = [
-        _text((edges[i] + edges[i + 1]) / 2, 14, name, anchor="middle", bold=True)
+        text((edges[i] + edges[i + 1]) / 2, 14, name, anchor="middle", bold=True)
         for i, name in enumerate(("forward", "backward", "update"))
     ]
     shapes += [
@@ -83,22 +86,22 @@ def step_lifetimes() -> Drawing:
         [(0.0, 0.0), (forward, 1.0), (backward, 0.0)],
     ]
     for index, (name, points) in enumerate(zip(COLOURS, outlines, strict=True)):
-        shapes.append(_text(left - 6, 24 + (index + 0.5) * row + 5, name, anchor="end"))
+        shapes.append(text(left - 6, 24 + (index + 0.5) * row + 5, name, anchor="end"))
         shapes.append(ramp(index, points))
     sentence = (
         "One training step. Parameters and optimizer state are held throughout. Activations grow during the "
         "forward pass and are released during the backward pass. Gradients grow during the backward pass and "
         "are held until the update."
     )
-    return Drawing(_svg(370, int(30 + 4 * row), sentence, shapes, max_width_px=620), sentence)
+    return Drawing(svg(370, int(30 + 4 * row), sentence, shapes, max_width_px=620), sentence)
 
 
 def replicas(*, ranks: int, batch: int) -> Drawing:
     """``ranks`` replicas of a model, the samples that each of them gets, and the all-reduce below."""
     slices = [shard_range(batch, ranks, rank) for rank in range(ranks)]
-    box = "padding:.5rem .7rem;border:1px solid currentColor;border-radius:.4rem"
+    framed = "padding:.5rem .7rem;border:1px solid currentColor;border-radius:.4rem"
     cards = "".join(
-        f'<li style="flex:1 1 8rem;list-style:none;margin:0;{box}">'
+        f'<li style="flex:1 1 8rem;list-style:none;margin:0;{framed}">'
         f"<strong>GPU {rank}</strong><br>whole model<br>samples {start} to {stop - 1}</li>"
         for rank, (start, stop) in enumerate(slices)
     )
@@ -108,7 +111,7 @@ def replicas(*, ranks: int, batch: int) -> Drawing:
         + " After the backward pass an all-reduce gives all of them the same mean gradient,"
         " and each makes the same update."
     )
-    step = f"margin:.6rem 0 0;text-align:center;{box}"
+    step = f"margin:.6rem 0 0;text-align:center;{framed}"
     markup = (
         f'<figure style="margin:1rem 0"><ul style="display:flex;flex-wrap:wrap;gap:.6rem;margin:0;padding:0">'
         f'{cards}</ul><p style="{step}">⇅ <strong>all-reduce</strong>: every GPU ends with the mean of the '
@@ -123,28 +126,26 @@ def ownership(*, ranks: int) -> Drawing:
     states = ("parameters", "gradients", "optimizer state")
     sharded = {0: (), 1: states[2:], 2: states[1:], 3: states}
     left, top, cell, row = 58.0, 40.0, 300.0 / ranks, 58.0
-    shapes = [_text(left + (rank + 0.5) * cell, 34, f"GPU {rank}", anchor="middle") for rank in range(ranks)]
+    shapes = [text(left + (rank + 0.5) * cell, 34, f"GPU {rank}", anchor="middle") for rank in range(ranks)]
     x = 4.0
     for state in states:
-        shapes += [_box(x, 4, 10, 10, COLOURS[state]), _text(x + 14, 13, state)]
+        shapes += [box(x, 4, 10, 10, COLOURS[state]), text(x + 14, 13, state)]
         x += 34 + 6.2 * len(state)
     tall = row - 16
     for stage, cut in sharded.items():
         y = top + stage * row + 6
-        shapes.append(
-            _text(left - 8, y + tall / 2 + 4, "DP" if stage == 0 else f"ZeRO-{stage}", anchor="end")
-        )
+        shapes.append(text(left - 8, y + tall / 2 + 4, "DP" if stage == 0 else f"ZeRO-{stage}", anchor="end"))
         for rank in range(ranks):
             start, stop = shard_range(ranks, ranks, rank)
             for column, state in enumerate(states):
                 wide = (cell - 12) / 3 - 3
                 bar = left + rank * cell + 6 + column * (wide + 3)
-                shapes.append(_box(bar, y, wide, tall, COLOURS[state], opacity=0.12))
+                shapes.append(box(bar, y, wide, tall, COLOURS[state], opacity=0.12))
                 a, b = (start / ranks, stop / ranks) if state in cut else (0.0, 1.0)
-                shapes.append(_box(bar, y + a * tall, wide, (b - a) * tall, COLOURS[state]))
+                shapes.append(box(bar, y + a * tall, wide, (b - a) * tall, COLOURS[state]))
     sentence = (
         f"What each of {ranks} GPUs keeps. Plain data parallelism: everything on every GPU. ZeRO-1: another "
         f"1/{ranks} of the optimizer state on each. ZeRO-2: also of the gradients. ZeRO-3: also of the "
         "parameters."
     )
-    return Drawing(_svg(364, int(top + 4 * row + 4), sentence, shapes, max_width_px=640), sentence)
+    return Drawing(svg(364, int(top + 4 * row + 4), sentence, shapes, max_width_px=640), sentence)

@@ -6,7 +6,7 @@ from html import unescape
 
 import pytest
 
-from pdtlib.book import diagrams
+from pdtlib.book import diagrams, split_diagrams
 from pdtlib.book.tables import Table
 from pdtlib.explore.prediction import MIME, prediction, readable, static_html
 from pdtlib.plan.sharding import shard_range
@@ -78,8 +78,13 @@ def test_replicas_get_every_sample_once() -> None:
 
 @pytest.mark.parametrize(
     "drawing",
-    [diagrams.step_lifetimes(), diagrams.ownership(ranks=4), diagrams.ownership(ranks=2)],
-    ids=["lifetimes", "ownership of 4", "ownership of 2"],
+    [
+        diagrams.step_lifetimes(),
+        diagrams.ownership(ranks=4),
+        diagrams.ownership(ranks=2),
+        split_diagrams.paired_cuts(ranks=2),
+    ],
+    ids=["lifetimes", "ownership of 4", "ownership of 2", "paired cuts"],
 )
 def test_drawings_stay_inside_and_say_what_they_show(drawing: diagrams.Drawing) -> None:
     width, height = map(float, re.search(r'viewBox="0 0 (\d+) (\d+)"', drawing.markup).groups())
