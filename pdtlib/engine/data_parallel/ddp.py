@@ -64,10 +64,10 @@ class DDP(Replica):
                 if dtype is not None and param.is_floating_point():
                     param.data = param.data.to(dtype)
         self._lines: list[Line] = []
-        for share in shares(module):
+        for share in shares(module, self.is_expert):
             first = len(self.flats)
             for members in self._bucket_members(share.named, bucket_bytes, grad_dtype or dtype):
-                flat = Flat(members, group, sharded=self.sharded, dtype=dtype, grad_dtype=grad_dtype)
+                flat = self.make_flat(members, sharded=self.sharded, grad_dtype=grad_dtype)
                 self.flats.append(flat)
             line = Line(share, range(first, len(self.flats)))
             self._lines.append(line)
@@ -146,7 +146,7 @@ class DDP(Replica):
     def _reduce(self, flat: Flat) -> Pending:
         """Start to sum the flat's gradients over the group."""
         flat.grad_shard, flat.reduced = flat.whole_gradients(), True
-        return start_all_reduce(flat.grad_shard, self.group, phase="grads")
+        return start_all_reduce(flat.grad_shard, flat.group, phase="grads")
 
     def _finish_gradients(self) -> None:
         for line in self._lines:

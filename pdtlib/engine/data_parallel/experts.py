@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from torch import nn
-
 from pdtlib.engine.mesh import Group
 
 
@@ -18,6 +16,3 @@ class Experts:
     group: Group
     params: frozenset[int]
     shared_by: Group
-
-    def has(self, param: nn.Parameter) -> bool:
-        return id(param) in self.params

@@ -61,11 +61,12 @@ class Buffer:
 
 
 class Flat:
-    """Parameters of one dtype that are sent and sharded together.
+    """Parameters of one dtype that are sent and sharded together by the ranks of ``group``.
 
     ``params`` is the buffer that the parameters are views of. ``shard`` is this rank's part of it (``[padded
     / size]``): a view while the whole is kept, a tensor of its own after :meth:`keep_shard_only`. ``master``
-    is the shard in full precision where the parameters are held in fewer bits, else the shard itself.
+    is the shard in full precision where the parameters are held in fewer bits, else the shard itself. Sums of
+    gradients are divided by ``num_replicas``, by default the ranks of the group.
     """
 
     def __init__(
@@ -76,8 +77,10 @@ class Flat:
         sharded: bool,
         dtype: torch.dtype | None = None,
         grad_dtype: torch.dtype | None = None,
+        num_replicas: int | None = None,
     ) -> None:
         self.group = group
+        self.num_replicas = num_replicas or group.size
         self.slots: list[Slot] = []
         stop = 0
         for name, param in named:
@@ -196,8 +199,8 @@ class Flat:
             )
         if not self.reduced:
             self.grad_shard.zero_()
-        elif self.group.size > 1:
-            self.grad_shard.div_(self.group.size)
+        elif self.num_replicas > 1:
+            self.grad_shard.div_(self.num_replicas)
 
     def forget_gradients(self) -> None:
         """Begin anew: the next gradient of each parameter replaces what the buffers hold."""

@@ -1,6 +1,6 @@
 """A module that is never called as a whole: its parts are, one by one, as a pipeline's rank does."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,22 +38,26 @@ class Parts(nn.Module):
 
 @dataclass(frozen=True)
 class Share:
-    """Parameters that may lie in one buffer, and the numbers of the parts that use them."""
+    """Parameters that may lie in one buffer, and the numbers of the parts that use them.
+
+    Experts have buffers of their own, since fewer ranks have them.
+    """
 
     owners: frozenset[int]
     named: Named
 
 
-def shares(module: nn.Module) -> list[Share]:
-    """Every parameter of ``module`` in one share; a module that isn't in parts has a single one."""
-    if not isinstance(module, Parts):
-        return [Share(frozenset({0}), list(module.named_parameters()))]
+def shares(module: nn.Module, is_expert: Callable[[nn.Parameter], bool]) -> list[Share]:
+    """Every parameter of ``module`` in one share: a module not in parts has one, and one for experts."""
+    parts, apart = [module], frozenset[int]()
+    if isinstance(module, Parts):
+        parts, apart = list(module.parts), module.apart
     owners: dict[int, set[int]] = {}
-    for number, part in enumerate(module.parts):
+    for number, part in enumerate(parts):
         for param in part.parameters():
             owners.setdefault(id(param), set()).add(number)
-    found: dict[tuple[frozenset[int], bool], Named] = {}
+    found: dict[tuple[frozenset[int], bool, bool], Named] = {}
     for name, param in module.named_parameters():
-        key = (frozenset(owners[id(param)]), id(param) in module.apart)
+        key = (frozenset(owners[id(param)]), id(param) in apart, is_expert(param))
         found.setdefault(key, []).append((name, param))
-    return [Share(numbers, named) for (numbers, _), named in found.items()]
+    return [Share(numbers, named) for (numbers, _, _), named in found.items()]

@@ -24,6 +24,7 @@ from torch import nn
 from pdtlib.engine.collectives import Pending, start_all_gather, start_broadcast
 from pdtlib.engine.data_parallel.cut import ModelCut
 from pdtlib.engine.data_parallel.flat import Flat
+from pdtlib.engine.data_parallel.units import Named
 from pdtlib.engine.mesh import Group
 
 
@@ -69,6 +70,26 @@ class Replica(nn.Module):
         self._in_backward = False
         for buffer in module.buffers():
             self._broadcast_buffer(buffer)
+
+    def is_expert(self, param: nn.Parameter) -> bool:
+        """Whether the parameter is an expert's, which fewer ranks have than ``group``."""
+        return self.cut is not None and self.cut.is_expert(param)
+
+    def make_flat(self, named: Named, *, sharded: bool, grad_dtype: torch.dtype | None) -> Flat:
+        """A flat of parameters that are all experts', or none; gradients are averaged over the replicas."""
+        group = self.group
+        if self.is_expert(named[0][1]):
+            assert self.cut is not None
+            assert self.cut.experts is not None
+            group = self.cut.experts.group
+        return Flat(
+            named,
+            group,
+            sharded=sharded,
+            dtype=self.dtype,
+            grad_dtype=grad_dtype,
+            num_replicas=self.group.size,
+        )
 
     def _broadcast_buffer(self, buffer: torch.Tensor) -> None:
         copy = buffer.detach().contiguous()
@@ -186,7 +207,7 @@ class Replica(nn.Module):
         """Make a new ``flat.shard`` known to the ranks that keep whole parameters."""
         if flat.parts == 1 or not flat.params.allocated:
             return None
-        return start_all_gather(flat.params.tensor, flat.shard, self.group, phase="params")
+        return start_all_gather(flat.params.tensor, flat.shard, flat.group, phase="params")
 
     def full_parameters(self) -> dict[str, torch.Tensor]:
         """Name -> a copy of the full tensor, on every rank; for tests and export."""

@@ -1,6 +1,6 @@
 """Which parameters of a module form a unit, for ZeRO-3."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import nn
 
@@ -34,13 +34,14 @@ def _callable_parts(module: nn.Module) -> list[nn.Module]:
 
 
 def unit_members(
-    module: nn.Module, blocks: Sequence[nn.Module] | None
+    module: nn.Module, blocks: Sequence[nn.Module] | None, is_expert: Callable[[nn.Parameter], bool]
 ) -> list[tuple[str, nn.Module | None, list[Named]]]:
     """(name, block, parameters) of every unit, the root (block None) first.
 
     A parameter that several blocks share, or a block and the root, belongs to the root. The parameters of a
-    unit come in one list per dtype and per frozen or trainable, since a flat buffer holds one kind. Raises
-    ValueError for a block that is not part of ``module``, has no forward or lies within another block.
+    unit come in one list for each dtype, for frozen and trainable ones and for experts, since a flat buffer
+    holds one kind. Raises ValueError for a block that is not part of ``module``, has no forward or lies
+    within another block.
     """
     wanted = default_blocks(module) if blocks is None else list(blocks)
     block_names = _names(module, wanted)
@@ -57,7 +58,9 @@ def unit_members(
     members = []
     for unit in group_units(owner, list(block_names)):
         named = [(uses[owner[name]][0], params[owner[name]]) for name in unit.members]
-        members.append((unit.name, None if unit.name == ROOT else block_names[unit.name], _by_kind(named)))
+        members.append(
+            (unit.name, None if unit.name == ROOT else block_names[unit.name], _by_kind(named, is_expert))
+        )
     return members
 
 
@@ -80,8 +83,8 @@ def _names(module: nn.Module, blocks: Sequence[nn.Module]) -> dict[str, nn.Modul
     return found
 
 
-def _by_kind(named: Named) -> list[Named]:
+def _by_kind(named: Named, is_expert: Callable[[nn.Parameter], bool]) -> list[Named]:
     kinds: dict[object, Named] = {}
     for name, param in named:
-        kinds.setdefault((param.dtype, param.requires_grad), []).append((name, param))
+        kinds.setdefault((param.dtype, param.requires_grad, is_expert(param)), []).append((name, param))
     return list(kinds.values())

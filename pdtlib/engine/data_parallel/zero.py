@@ -25,7 +25,7 @@ class Zero1(DDP):
     def _reduce(self, flat: Flat) -> Pending:
         whole = flat.whole_gradients()
         flat.grad_shard, flat.reduced = whole[flat.start : flat.stop], True
-        return start_reduce_scatter(flat.grad_shard, whole, self.group, phase="grads")
+        return start_reduce_scatter(flat.grad_shard, whole, flat.group, phase="grads")
 
 
 class Zero2(DDP):

@@ -91,8 +91,8 @@ class Zero3(Replica):
         self._reducing: list[Pending] = []
         self.blocks: list[Unit] = []
         self.root = Unit("", [])
-        for name, block, runs in unit_members(module, blocks):
-            flats = [Flat(run, group, sharded=True, dtype=dtype, grad_dtype=grad_dtype) for run in runs]
+        for name, block, runs in unit_members(module, blocks, self.is_expert):
+            flats = [self.make_flat(run, sharded=True, grad_dtype=grad_dtype) for run in runs]
             unit = Unit(name, flats)
             for flat in flats:
                 flat.keep_shard_only()
