@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("pdtlib.cli.plan:plan", "The best layouts of a job on so many GPUs."),
     "export": ("pdtlib.cli.export:export", "A job for DeepSpeed, Megatron-LM or torchtitan."),
     "lint": ("pdtlib.cli.lint:lint", "A target's verdict on every key of a configuration."),
+    "calibrate": ("pdtlib.cli.calibrate:calibrate", "Measure this machine for predictions on it."),
     "run": ("pdtlib.cli.run:run", "Train a job on this machine."),
     "dryrun": ("pdtlib.cli.dryrun:dryrun", "What one rank of a job holds and sends, without the run."),
     "compare": ("pdtlib.cli.compare:compare", "A run's measured values beside the predicted ones."),
