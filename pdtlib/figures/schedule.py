@@ -228,7 +228,7 @@ def _path(boxes: list[Box], op: str, chunk: int, chunks: int) -> dict[str, Any]:
             "shape": part.pattern,
             "fgcolor": "@paper",
             "bgcolor": f"@{part.color}",
-            "size": 8,
+            "size": 5 if part.pattern == "." else 8,
             "solidity": 0.12,  # the micro-batch's number stands on it
         }
     return trace

@@ -284,7 +284,7 @@ def _smaller() -> Finding:
 def _twice_the_messages() -> Finding:
     middle = [sum(a == 1 for a, _, _ in messages("interleaved", chunks=chunks)) for chunks in (1, 2)]
     crossed = [crossings(chunks) for chunks in (1, 2)]
-    peaks = [run("interleaved", chunks=chunks).peak_in_flight[0] for chunks in (1, 2)]
+    peaks = [timeline.peak_in_flight[0] for timeline in (run("1f1b"), run("interleaved", chunks=2))]
     return Finding(
         f"A GPU inside the pipeline sends twice as often. A micro-batch crosses {crossed[1]} boundaries "
         "instead "
