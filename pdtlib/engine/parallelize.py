@@ -1,11 +1,11 @@
 """From one job to a model that trains in its layout: the parallelisms composed, in the order that works.
 
 A rank builds the layers of its pipeline stage alone. In them the sequence is cut first, since attention must
-be told; then layers over tp; then the data-parallel replica, whose buffers hold what is left of each
-parameter, over dp × cp.
+be told; then experts go to their ranks of ep, and layers are cut over tp; then comes the data-parallel
+replica, whose buffers hold what is left of each parameter, over dp × cp.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -15,9 +15,10 @@ from pdtlib.engine.data_parallel import data_parallel
 from pdtlib.engine.data_parallel.cut import united
 from pdtlib.engine.data_parallel.replica import Replica
 from pdtlib.engine.dropout import DropoutSeeds
+from pdtlib.engine.expert_parallel import expert_parallel, experts_of
 from pdtlib.engine.loss import token_loss_sum
 from pdtlib.engine.mesh import Mesh
-from pdtlib.engine.models import Layer, Transformer
+from pdtlib.engine.models import Balance, Layer, Transformer
 from pdtlib.engine.pipeline import Pipeline
 from pdtlib.engine.tensor_parallel import tensor_parallel, transformer_table
 from pdtlib.engine.tensor_parallel.loss import vocab_parallel_loss_sum
@@ -46,6 +47,11 @@ class Parallelized:
         """This rank's positions of tokens or targets ``[B, S]``, whose rows are those of its dp rank."""
         return self.split.take(x)
 
+    def balances(self) -> list[Balance]:
+        """The load-balancing losses of this rank's experts."""
+        models = [module for module in self.replica.modules() if isinstance(module, Transformer)]
+        return [model.balance for model in models if model.balance is not None]
+
     def finish_gradients(self) -> None:
         """Return when the gradients are whole: means over dp × cp, sums over whoever has a part or a copy."""
         (self.replica if self.pipeline is None else self.pipeline).finish_gradients()
@@ -61,9 +67,9 @@ class Parallelized:
 def problems_of(job: Job) -> list[Problem]:
     """What the plan can plan but the engine does not train."""
     found = []
-    if job.model.moe is not None:
-        message = "the engine trains dense models, not mixtures of experts"
-        found.append(Problem("model.moe", message, ("none",)))
+    if job.model.moe is not None and job.model.moe.capacity_factor and job.parallel.cp > 1:
+        message = "a rank of cp would drop tokens by its own positions alone; 0 drops none"
+        found.append(Problem("model.moe.capacity_factor", message, (0.0,)))
     if job.train.precision == "fp8":
         message = "the engine has no fp8 matrix products"
         found.append(Problem("train.precision", message, ("fp32", "bf16", "fp16")))
@@ -98,6 +104,8 @@ def parallelize(
         for chunk in chunks_of(job, mesh.group("pp").rank)
     ]
     splits = [context_parallel(model, mesh.group("cp"), kind=job.parallel.context) for model in models]
+    for model in models:
+        expert_parallel(model, mesh)
     cuts = [
         tensor_parallel(
             model,
@@ -113,6 +121,7 @@ def parallelize(
         pipeline = Pipeline(models, mesh.group("pp"), schedule=job.parallel.schedule)
         module, wrap = pipeline.module, pipeline.data_parallel
         cut = united(cuts, stages=pipeline.group, copied=pipeline.repeated)
+    cut = replace(cut, experts=experts_of(module, mesh))
     dropout = DropoutSeeds(
         module,
         seed=train.seed,

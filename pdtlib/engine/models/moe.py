@@ -60,8 +60,8 @@ class MoE(nn.Module):
         self.experts = nn.ModuleDict({str(j): Mlp(model, bias=False) for j in range(moe.experts)})
         self.balance = balance
         self.exchange = AtHome()  # replaced where ranks share the experts
-        self.begin: Callable[[Tensor], Tensor] = nn.Identity()  # replaced where the experts are cut
-        self.end: Callable[[Tensor], Tensor] = nn.Identity()
+        self.begin: Callable[[Tensor], Tensor] = _same  # replaced where the experts are cut
+        self.end: Callable[[Tensor], Tensor] = _same
         self.numbers: Callable[[Tensor, int], list[list[int]]] = numbers_of
 
     def forward(self, x: Tensor) -> Tensor:
@@ -102,6 +102,10 @@ class MoE(nn.Module):
             out = expert(torch.cat(pieces[j::local]))
             done[j::local] = out.split(counts[j::local])
         return torch.cat(done)
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
 
 
 def numbers_of(counts: Tensor, copies: int) -> list[list[int]]:
