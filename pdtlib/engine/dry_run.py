@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pdtlib.engine.mesh import Mesh, build_mesh
 from pdtlib.engine.optimizer import ShardedAdamW
-from pdtlib.engine.parallelize import parallelize
+from pdtlib.engine.parallelize import Parallelized, parallelize
 from pdtlib.engine.training.step import compute_gradients
 from pdtlib.observe.memory import held_bytes
 from pdtlib.plan.spec import Job
@@ -53,7 +53,7 @@ def fake_world(world_size: int, *, rank: int) -> Iterator[None]:
 
 
 def dry_run(job: Job, *, rank: int = 0) -> dict[str, Any]:
-    """What this rank of the job holds and sends in one optimizer step.
+    """What this rank of the job holds, and sends in every optimizer step.
 
     ``memory`` are bytes of its parameters, gradients and optimizer states after the last backward pass;
     ``comm`` are the rows of its ledger with the keys of ``pdt predict``'s. Raises
@@ -69,7 +69,7 @@ def dry_run(job: Job, *, rank: int = 0) -> dict[str, Any]:
             "world_size": job.parallel.world_size,
             "place": mesh.place,
             "memory": {**memory, "total": sum(memory.values())},
-            "comm": mesh.ledger.rows(),
+            "comm": [row for row in mesh.ledger.rows() if row["phase"] != "init"],
         }
 
 
@@ -80,9 +80,17 @@ def step(job: Job, mesh: Mesh) -> dict[str, int]:
     mesh.ledger.clear()  # of what was sent to set up
     tokens = parts.take(torch.zeros(job.train.micro_batch, job.model.seq, dtype=torch.int64))
     micro_batches = [(tokens, tokens)] * job.gradient_accumulation
+    if parts.pipeline is not None and mesh.group("pp").backend == "fake":
+        parts.pipeline.executor.expect(_between_stages(job, parts, tokens))
     compute_gradients(parts, optimizer, micro_batches, max_norm=job.train.clip_grad_norm or inf)
     tensors = {**parts.replica.held(), **optimizer.held()}
     memory = {name: held_bytes(tensors[name]) for name in ("params", "grads", "optimizer")}
     optimizer.step()
     optimizer.zero_grad()
     return memory
+
+
+def _between_stages(job: Job, parts: Parallelized, tokens: torch.Tensor) -> torch.Tensor:
+    """A message of the pipeline: hidden states [b, S/cp, h], of which sequence parallelism has a slice."""
+    positions = tokens.shape[1] // (job.parallel.tp if job.train.sequence_parallel else 1)
+    return torch.empty(len(tokens), positions, job.model.hidden, dtype=parts.replica.dtype)
