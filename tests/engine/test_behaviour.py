@@ -9,7 +9,7 @@ import zoo
 from torch import nn
 
 from pdtlib.engine.collectives import Pending
-from pdtlib.engine.data_parallel import data_parallel, ddp, zero3
+from pdtlib.engine.data_parallel import data_parallel, ddp, units
 from pdtlib.engine.data_parallel.replica import Replica
 from pdtlib.engine.dist import spawn
 from pdtlib.engine.mesh import Group, build_mesh
@@ -102,7 +102,7 @@ def prefetching() -> list[tuple[str, ...]]:
     model.outer = False
     names = {id(flat.shard): flat.slots[0].name.split(".")[1] for flat in replica.flats[2:]}
     events: list[str] = []
-    start = zero3.start_all_gather
+    start = units.start_all_gather
 
     def noted(out: torch.Tensor, shard: torch.Tensor, group: Group, *, phase: str) -> Pending:
         events.append(f"gather {names.get(id(shard), 'root')}")
@@ -113,7 +113,7 @@ def prefetching() -> list[tuple[str, ...]]:
         layer.down.weight.register_post_accumulate_grad_hook(
             lambda _, index=index: events.append(f"gradient {index}")
         )
-    with mock.patch.object(zero3, "start_all_gather", noted):
+    with mock.patch.object(units, "start_all_gather", noted):
         for _ in range(2):
             events.clear()
             backward(replica)

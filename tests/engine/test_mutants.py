@@ -16,7 +16,7 @@ import zoo
 
 from pdtlib.engine import clip, loss
 from pdtlib.engine.collectives import Pending
-from pdtlib.engine.data_parallel import ddp, flat, replica, zero, zero3
+from pdtlib.engine.data_parallel import ddp, flat, replica, units, zero
 from pdtlib.engine.dist import spawn
 from pdtlib.engine.mesh import Group, build_mesh
 
@@ -47,7 +47,7 @@ def skip_all_gather(out: torch.Tensor, shard: torch.Tensor, group: Group, **_: A
 
 def skip_gathers_of(phase_to_skip: str) -> Callable[..., Pending]:
     """As :func:`skip_all_gather`, where memory that nobody filled holds zeros."""
-    gather = zero3.start_all_gather
+    gather = units.start_all_gather
 
     def start(out: torch.Tensor, shard: torch.Tensor, group: Group, *, phase: str) -> Pending:
         if phase != phase_to_skip:
@@ -76,8 +76,8 @@ def mutants() -> dict[str, tuple[tuple[int, ...], list[Patch]]]:
         "all-reduce of gradients": ((0,), [(ddp, "start_all_reduce", skip_in_place)]),
         "reduce-scatter of gradients": (sharded, unsummed),
         "all-gather of updated parameters": ((1, 2), [(replica, "start_all_gather", skip_all_gather)]),
-        "gathers in forward": ((3,), [(zero3, "start_all_gather", skip_gathers_of("forward"))]),
-        "gathers in backward": ((3,), [(zero3, "start_all_gather", skip_gathers_of("backward"))]),
+        "gathers in forward": ((3,), [(units, "start_all_gather", skip_gathers_of("forward"))]),
+        "gathers in backward": ((3,), [(units, "start_all_gather", skip_gathers_of("backward"))]),
         "sum of the gradient norm": (sharded, [(clip, "start_all_reduce", skip_in_place)]),
         "division by the group's size": (every, [(torch.Tensor, "div_", undivided)]),
         "sum of token counts": (every, [(loss, "all_reduce", skip_new)]),

@@ -99,7 +99,9 @@ class DDP(Replica):
         return found
 
     @contextmanager
-    def backward_of(self, part: int, *, weights: bool = True, last: bool = True) -> Iterator[None]:
+    def backward_of(
+        self, part: int, *, inputs: bool = True, weights: bool = True, last: bool = True
+    ) -> Iterator[None]:
         self._syncing = last
         yield
         self._syncing = True

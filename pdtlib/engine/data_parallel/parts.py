@@ -37,6 +37,27 @@ class Parts(nn.Module):
 
 
 @dataclass(frozen=True)
+class Place:
+    """Which parts use a parameter, by their numbers, and whether it must lie in a buffer of its own."""
+
+    owners: frozenset[int]
+    apart: bool
+
+
+def places(module: nn.Module) -> dict[int, Place]:
+    """The place of each parameter, by its id; a module that isn't in parts is part 0."""
+    parts: Sequence[nn.Module] = [module]
+    apart: frozenset[int] = frozenset()
+    if isinstance(module, Parts):
+        parts, apart = list(module.parts), module.apart
+    owners: dict[int, set[int]] = {}
+    for number, part in enumerate(parts):
+        for param in part.parameters():
+            owners.setdefault(id(param), set()).add(number)
+    return {key: Place(frozenset(numbers), key in apart) for key, numbers in owners.items()}
+
+
+@dataclass(frozen=True)
 class Share:
     """Parameters that may lie in one buffer, and the numbers of the parts that use them.
 
@@ -48,16 +69,9 @@ class Share:
 
 
 def shares(module: nn.Module, is_expert: Callable[[nn.Parameter], bool]) -> list[Share]:
-    """Every parameter of ``module`` in one share: a module not in parts has one, and one for experts."""
-    parts, apart = [module], frozenset[int]()
-    if isinstance(module, Parts):
-        parts, apart = list(module.parts), module.apart
-    owners: dict[int, set[int]] = {}
-    for number, part in enumerate(parts):
-        for param in part.parameters():
-            owners.setdefault(id(param), set()).add(number)
-    found: dict[tuple[frozenset[int], bool, bool], Named] = {}
+    """Every parameter of ``module`` in one share, in the order of their first parameters."""
+    found: dict[tuple[Place, bool], Named] = {}
+    place_of = places(module)
     for name, param in module.named_parameters():
-        key = (frozenset(owners[id(param)]), id(param) in apart, is_expert(param))
-        found.setdefault(key, []).append((name, param))
-    return [Share(numbers, named) for (numbers, _, _), named in found.items()]
+        found.setdefault((place_of[id(param)], is_expert(param)), []).append((name, param))
+    return [Share(place.owners, named) for (place, _), named in found.items()]

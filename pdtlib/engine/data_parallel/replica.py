@@ -24,7 +24,7 @@ from torch import nn
 from pdtlib.engine.collectives import Pending, start_all_gather, start_broadcast
 from pdtlib.engine.data_parallel.cut import ModelCut
 from pdtlib.engine.data_parallel.flat import Flat
-from pdtlib.engine.data_parallel.units import Named
+from pdtlib.engine.data_parallel.parts import Named
 from pdtlib.engine.mesh import Group
 
 
@@ -153,11 +153,13 @@ class Replica(nn.Module):
         yield
 
     @contextmanager
-    def backward_of(self, part: int, *, weights: bool = True, last: bool = True) -> Iterator[None]:
-        """Run a backward pass of part number ``part`` in here, or one half of it.
+    def backward_of(
+        self, part: int, *, inputs: bool = True, weights: bool = True, last: bool = True
+    ) -> Iterator[None]:
+        """Run a backward pass of part number ``part`` in here, or one of its halves.
 
-        ``weights``: with this pass the gradients of a micro-batch's weights are complete. ``last``: no other
-        pass of the part follows in this step.
+        ``inputs``: the gradients of inputs are computed. ``weights``: with this pass the gradients of a
+        micro-batch's weights are complete. ``last``: no pass of the part follows in this step.
         """
         raise NotImplementedError
 

@@ -1,12 +1,50 @@
-"""Which parameters of a module form a unit, for ZeRO-3."""
+"""Units of ZeRO-3: which parameters of a module form one, and how they come and go together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from torch import nn
 
+from pdtlib.engine.collectives import Pending, start_all_gather
+from pdtlib.engine.data_parallel.flat import Flat
+from pdtlib.engine.data_parallel.parts import Named
 from pdtlib.plan.sharding import ROOT, group_units
 
-Named = list[tuple[str, nn.Parameter]]
+
+class Unit:
+    """Parameters that are gathered together and freed together."""
+
+    def __init__(self, name: str, owners: frozenset[int]) -> None:
+        self.name = name
+        self.owners = owners  # numbers of the parts that it belongs to
+        self.flats: list[Flat] = []
+        self.open_calls = 0  # forward passes whose backward pass is still to come
+        self.entered = False  # whether the block was ever called
+        self._gathering: list[Pending] = []
+
+    def start_gather(self, phase: str) -> None:
+        """Start to gather whatever is not gathered yet."""
+        for flat in self.flats:
+            if not flat.params.allocated:
+                flat.show()
+                whole, shard = flat.params.tensor, flat.shard
+                self._gathering.append(start_all_gather(whole, shard, flat.group, phase=phase))
+
+    def gather(self, phase: str) -> None:
+        """Return when all parameters are in place."""
+        self.start_gather(phase)
+        self._arrive()
+
+    def _arrive(self) -> None:
+        for pending in self._gathering:
+            pending.wait()
+        self._gathering.clear()
+
+    def free(self) -> None:
+        """Free the whole parameters."""
+        self._arrive()
+        for flat in self.flats:
+            if flat.params.allocated:
+                flat.hide()
 
 
 def default_blocks(module: nn.Module) -> list[nn.Module]:
@@ -34,14 +72,14 @@ def _callable_parts(module: nn.Module) -> list[nn.Module]:
 
 
 def unit_members(
-    module: nn.Module, blocks: Sequence[nn.Module] | None, is_expert: Callable[[nn.Parameter], bool]
+    module: nn.Module, blocks: Sequence[nn.Module] | None, kind_of: Callable[[nn.Parameter], Hashable]
 ) -> list[tuple[str, nn.Module | None, list[Named]]]:
     """(name, block, parameters) of every unit, the root (block None) first.
 
     A parameter that several blocks share, or a block and the root, belongs to the root. The parameters of a
-    unit come in one list for each dtype, for frozen and trainable ones and for experts, since a flat buffer
-    holds one kind. Raises ValueError for a block that is not part of ``module``, has no forward or lies
-    within another block.
+    unit come in one list for each dtype, for frozen and trainable ones and for each ``kind_of`` them, since a
+    flat buffer holds one kind. Raises ValueError for a block that is not part of ``module``, has no forward
+    or lies within another block.
     """
     wanted = default_blocks(module) if blocks is None else list(blocks)
     block_names = _names(module, wanted)
@@ -59,7 +97,7 @@ def unit_members(
     for unit in group_units(owner, list(block_names)):
         named = [(uses[owner[name]][0], params[owner[name]]) for name in unit.members]
         members.append(
-            (unit.name, None if unit.name == ROOT else block_names[unit.name], _by_kind(named, is_expert))
+            (unit.name, None if unit.name == ROOT else block_names[unit.name], _by_kind(named, kind_of))
         )
     return members
 
@@ -83,8 +121,8 @@ def _names(module: nn.Module, blocks: Sequence[nn.Module]) -> dict[str, nn.Modul
     return found
 
 
-def _by_kind(named: Named, is_expert: Callable[[nn.Parameter], bool]) -> list[Named]:
+def _by_kind(named: Named, kind_of: Callable[[nn.Parameter], Hashable]) -> list[Named]:
     kinds: dict[object, Named] = {}
     for name, param in named:
-        kinds.setdefault((param.dtype, param.requires_grad, is_expert(param)), []).append((name, param))
+        kinds.setdefault((param.dtype, param.requires_grad, kind_of(param)), []).append((name, param))
     return list(kinds.values())

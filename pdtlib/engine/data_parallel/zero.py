@@ -43,7 +43,9 @@ class Zero2(DDP):
         yield
 
     @contextmanager
-    def backward_of(self, part: int, *, weights: bool = True, last: bool = True) -> Iterator[None]:
+    def backward_of(
+        self, part: int, *, inputs: bool = True, weights: bool = True, last: bool = True
+    ) -> Iterator[None]:
         for line in self._lines:
             line.open = {part}
         yield

@@ -9,7 +9,7 @@ What autograd saves of a parameter is a view of the unit's buffer, whose memory 
 it (:class:`pdtlib.engine.data_parallel.flat.Buffer`), so nothing whole is kept between forward and backward.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -17,49 +17,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from pdtlib.engine.collectives import Pending, start_all_gather
+from pdtlib.engine.collectives import Pending
 from pdtlib.engine.data_parallel.cut import ModelCut
 from pdtlib.engine.data_parallel.flat import Flat
+from pdtlib.engine.data_parallel.parts import places
 from pdtlib.engine.data_parallel.replica import Replica, tensors_in
-from pdtlib.engine.data_parallel.units import unit_members
+from pdtlib.engine.data_parallel.units import Unit, unit_members
 from pdtlib.engine.mesh import Group
 from pdtlib.engine.split_backward import left_for_later
-
-
-class Unit:
-    """Parameters that are gathered together and freed together."""
-
-    def __init__(self, name: str, flats: list[Flat]) -> None:
-        self.name = name
-        self.flats = flats
-        self.open_calls = 0  # forward passes whose backward pass is still to come
-        self.entered = False  # whether the block was ever called
-        self._gathering: list[Pending] = []
-
-    def start_gather(self, phase: str) -> None:
-        """Start to gather whatever is not gathered yet."""
-        for flat in self.flats:
-            if not flat.params.allocated:
-                flat.show()
-                whole, shard = flat.params.tensor, flat.shard
-                self._gathering.append(start_all_gather(whole, shard, flat.group, phase=phase))
-
-    def gather(self, phase: str) -> None:
-        """Return when all parameters are in place."""
-        self.start_gather(phase)
-        self._arrive()
-
-    def _arrive(self) -> None:
-        for pending in self._gathering:
-            pending.wait()
-        self._gathering.clear()
-
-    def free(self) -> None:
-        """Free the whole parameters."""
-        self._arrive()
-        for flat in self.flats:
-            if flat.params.allocated:
-                flat.hide()
 
 
 class Zero3(Replica):
@@ -67,6 +32,10 @@ class Zero3(Replica):
 
     Every rank must run the same blocks in the same order. With ``reshard_after_forward=False`` a block stays
     gathered from its forward to the end of its backward pass: one gather less, more memory.
+
+    Of a module in parts, which a pipeline calls for many micro-batches before their backward passes, each
+    part has a root, that is gathered and freed like a block. What is kept after a forward pass is kept until
+    the part's last backward pass of the step.
     """
 
     stage = 3
@@ -84,35 +53,54 @@ class Zero3(Replica):
     ) -> None:
         super().__init__(module, group, dtype=dtype, cut=cut)
         self.reshard_after_forward = reshard_after_forward
+        self._orders: dict[int, list[Unit]] = {}  # of each part, what its last forward pass entered
         self._order: list[Unit] = []  # blocks as the current forward pass has entered them
         self._expected: list[Unit] = []  # the same of the pass before, by which the next gather is foreseen
         self._position = 0  # in the backward pass: blocks of the order that are still to come
         self._active: list[Unit] = []  # blocks whose backward pass has begun and is not over
         self._reducing: list[Pending] = []
+        self._reduces = True  # whether the current pass is one after which gradients are reduced
+        self._keeps = False  # whether whole parameters outlive the current pass
         self.blocks: list[Unit] = []
-        self.root = Unit("", [])
-        for name, block, runs in unit_members(module, blocks, self.is_expert):
-            flats = [self.make_flat(run, sharded=True, grad_dtype=grad_dtype) for run in runs]
-            unit = Unit(name, flats)
-            for flat in flats:
-                flat.keep_shard_only()
-                for index, slot in enumerate(flat.slots):
-                    if flat.trainable:
-                        hook = partial(self._on_gradient, unit, flat, index)
-                        slot.param.register_post_accumulate_grad_hook(hook)
-            self.flats += flats
+        self.roots: list[Unit] = []
+        place_of = places(module)
+
+        def kind_of(param: nn.Parameter) -> Hashable:
+            return place_of[id(param)], self.is_expert(param)
+
+        for name, block, runs in unit_members(module, blocks, kind_of):
+            units: dict[frozenset[int], Unit] = {}
+            for run in runs:
+                owners = place_of[id(run[0][1])].owners
+                unit = units.setdefault(owners, Unit(name, owners))
+                self._add_flat(unit, self.make_flat(run, sharded=True, grad_dtype=grad_dtype))
             if block is None:
-                self.root = unit
+                self.roots += units.values()
             else:
+                (unit,) = units.values()
                 self.blocks.append(unit)
                 block.register_forward_pre_hook(partial(self._enter_block, unit))
                 block.register_forward_hook(partial(self._leave_block, unit))
 
+    def _add_flat(self, unit: Unit, flat: Flat) -> None:
+        flat.keep_shard_only()
+        unit.flats.append(flat)
+        self.flats.append(flat)
+        for index, slot in enumerate(flat.slots):
+            if flat.trainable:
+                hook = partial(self._on_gradient, unit, flat, index)
+                slot.param.register_post_accumulate_grad_hook(hook)
+
+    def _roots_of(self, part: int) -> list[Unit]:
+        return [root for root in self.roots if part in root.owners]
+
     # --- forward ------------------------------------------------------------------------------------------
 
-    def _before_forward(self) -> None:
-        self._expected, self._order = self._order, []
-        self.root.gather("forward")
+    def _before_forward(self, part: int = 0) -> None:
+        self._expected, self._order = self._orders.get(part, []), []
+        self._orders[part] = self._order
+        for root in self._roots_of(part):
+            root.gather("forward")
         if self._expected:
             self._expected[0].start_gather("forward")
 
@@ -165,14 +153,39 @@ class Zero3(Replica):
             if unit.open_calls == 0 or self.reshard_after_forward:
                 unit.free()  # a gather that was foreseen and not needed
         if not will_return:
-            self.root.free()
+            for root in self.roots:
+                root.free()
+
+    @contextmanager
+    def forward_of(self, part: int) -> Iterator[None]:
+        self._before_forward(part)
+        yield
+        for unit in [*self._expected, *self._order, *self._roots_of(part)]:
+            unit.open_calls = 0  # counted anew when this pass's backward pass begins
+            if self.reshard_after_forward:
+                unit.free()
 
     # --- backward -----------------------------------------------------------------------------------------
 
-    def _before_backward(self) -> None:
-        self.root.gather("backward")
+    def _before_backward(self, part: int = 0) -> None:
+        for root in self._roots_of(part):
+            root.gather("backward")
         self._position = len(self._order)
         self._foresee_backward()
+
+    @contextmanager
+    def backward_of(
+        self, part: int, *, inputs: bool = True, weights: bool = True, last: bool = True
+    ) -> Iterator[None]:
+        self._reduces, self._keeps = weights, not (self.reshard_after_forward or last)
+        self._in_backward, self._order = inputs, self._orders[part]
+        if inputs:
+            for unit in self._order:
+                unit.open_calls += 1
+            self._before_backward(part)
+        yield
+        self._after_backward(part)
+        self._in_backward, self._reduces, self._keeps = False, True, False
 
     def _foresee_backward(self) -> None:
         if self._position > 0:
@@ -183,7 +196,7 @@ class Zero3(Replica):
         for other in [other for other in self._active if other is not unit]:
             if other.open_calls == 0:
                 self._finish_unit(other)
-            else:
+            elif not self._keeps:
                 other.free()
         unit.open_calls = max(0, unit.open_calls - 1)
         if unit not in self._active:
@@ -200,33 +213,42 @@ class Zero3(Replica):
             return
         grad, param.grad = param.grad, None
         assert grad is not None
-        if not (unit.entered or unit is self.root):
+        if not (unit.entered or unit in self.roots):
             raise RuntimeError(
                 f"{flat.slots[index].name} was used, but its block {unit.name} was never called, so ZeRO-3 "
                 "did not gather it; call the block itself, not its forward or a part, or choose other blocks="
             )
         if flat.reducing:
             self._wait_for_reductions()
-        if unit not in self._active and unit is not self.root:
+        if unit not in self._active and unit not in self.roots:
+            if not self._in_backward:  # weights' gradients alone, block by block
+                self._finish_active()
             self._active.append(unit)
         flat.add_gradient(index, grad)
 
     def _finish_unit(self, unit: Unit) -> None:
         """Free the unit's parameters and start to reduce its gradients; those before it must have arrived."""
-        unit.free()
+        if not self._keeps:
+            unit.free()
         if unit in self._active:
             self._active.remove(unit)
-        self._wait_for_reductions()
-        self._reducing += [flat.start_reduction() for flat in unit.flats if flat.trainable]
+        if self._reduces:
+            self._wait_for_reductions()
+            self._reducing += [flat.start_reduction() for flat in unit.flats if flat.trainable]
+
+    def _finish_active(self) -> None:
+        for unit in list(self._active):
+            self._finish_unit(unit)
 
     def _wait_for_reductions(self) -> None:
         for pending in self._reducing:
             pending.wait()
         self._reducing.clear()
 
-    def _after_backward(self) -> None:
-        for unit in [*self._active, self.root]:
-            self._finish_unit(unit)
+    def _after_backward(self, part: int = 0) -> None:
+        self._finish_active()
+        for root in self._roots_of(part):
+            self._finish_unit(root)
         self._wait_for_reductions()
 
     # --- between steps ------------------------------------------------------------------------------------
@@ -245,7 +267,7 @@ class Zero3(Replica):
         self._free_all()
 
     def _free_all(self) -> None:
-        for unit in [self.root, *self.blocks]:
+        for unit in [*self.roots, *self.blocks]:
             unit.free()
             unit.open_calls = 0
         self._active.clear()

@@ -130,7 +130,7 @@ class Executor:
 
     def _W(self, act: Act) -> None:
         works = self._works.pop((act.micro_batch, act.chunk))
-        with self._span(act), self._pass("backward_of", act.chunk, weights=True, last=self._is_last(act)):
+        with self._span(act), self._pass("backward_of", act.chunk, inputs=False, last=self._is_last(act)):
             finish(works)
 
     def _SF(self, act: Act) -> None:
