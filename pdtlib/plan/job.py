@@ -17,10 +17,11 @@
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from pdtlib.plan.hardware_file import HEADER
 from pdtlib.plan.spec import (
     Hardware,
     Job,
@@ -43,11 +44,13 @@ __all__ = [
     "Problem",
     "Train",
     "from_dict",
+    "hardware_toml",
     "load",
     "loads",
     "replace",
     "to_dict",
     "to_json",
+    "to_plain",
     "to_toml",
     "validate",
 ]
@@ -65,7 +68,7 @@ def load(path: str | Path) -> Job:
         raise JobError(
             [Problem("", f"{path} is not UTF-8 text ({error.reason} at byte {error.start})")]
         ) from error
-    return loads(text, "json" if path.suffix == ".json" else "toml")
+    return build(parse(text, "json" if path.suffix == ".json" else "toml"), folder=path.parent)
 
 
 def loads(text: str, format: str = "toml") -> Job:
@@ -144,7 +147,14 @@ def _table(section: Any, always: tuple[str, ...]) -> dict[str, Any]:
             rest = {name: value for name, value in table.items() if name != item.name}
             if type(section)(**rest) == section:
                 table = rest
-    return {name: _table(value, ()) if isinstance(value, MoE) else value for name, value in table.items()}
+    return {name: to_plain(value) for name, value in table.items()}
+
+
+def to_plain(value: Any) -> Any:
+    """A section, or a part of one, as the tables and lists that a file has."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return _table(value, ())
+    return [to_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def to_json(job: Job) -> str:
@@ -154,8 +164,20 @@ def to_json(job: Job) -> str:
 
 def to_toml(job: Job) -> str:
     """The job as TOML text; reading it back gives an equal job."""
+    return tables_to_toml(to_dict(job))
+
+
+def hardware_toml(hardware: Hardware, *, name: str) -> str:
+    """A hardware file of that name; :mod:`pdtlib.plan.hardware_file` reads it."""
+    table = _table(hardware, ("gpu", "gpus_per_node"))
+    del table["n_gpus"]  # the job's own choice
+    return HEADER.format(name=name) + tables_to_toml({"hardware": table})
+
+
+def tables_to_toml(tables: Mapping[str, dict[str, Any]]) -> str:
+    """Sections as TOML text; the tables in a section follow it, lists of tables stay in a field."""
     blocks = []
-    for section, table in to_dict(job).items():
+    for section, table in tables.items():
         nested = {name: value for name, value in table.items() if isinstance(value, dict)}
         plain = {name: value for name, value in table.items() if name not in nested}
         blocks.append(_toml_table(section, plain))
@@ -174,6 +196,13 @@ def _toml_value(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         return _toml_string(value)
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{name} = {_toml_value(item)}' for name, item in value.items())} }}"
+    if isinstance(value, list):
+        items = [_toml_value(item) for item in value]
+        if any(isinstance(item, dict) for item in value):
+            return "[\n" + "".join(f"  {item},\n" for item in items) + "]"
+        return f"[{', '.join(items)}]"
     return repr(value)  # the shortest text that reads back as the same number
 
 

@@ -65,10 +65,18 @@ def _moe_sizes(job: Job) -> Iterator[Problem]:
 def _hardware(job: Job) -> Iterator[Problem]:
     hardware = job.hardware
     known = ("cpu", *presets.GPUS)
-    if hardware.gpu not in known:
+    if hardware.gpu not in known and hardware.measured is None:
         yield Problem("hardware.gpu", f"{hardware.gpu!r} is not a known GPU", known)
     if hardware.inter and hardware.inter not in presets.LINKS:
         yield Problem("hardware.inter", f"{hardware.inter!r} is not a known link", tuple(presets.LINKS))
+    if hardware.measured is not None and not hardware.measured.compute:
+        yield Problem("hardware.measured.compute", "holds no rates; run pdt calibrate again")
+    spread = hardware.n_gpus > hardware.gpus_per_node
+    if hardware.measured is not None and spread and not hardware.inter:
+        message = (
+            f"{hardware.n_gpus} ranks need nodes of {hardware.gpus_per_node}: name the link between them"
+        )
+        yield Problem("hardware.inter", message, tuple(presets.LINKS))
 
 
 def _fp8(job: Job) -> Iterator[Problem]:
@@ -212,7 +220,10 @@ RULES: dict[Callable[[Job], Iterator[Problem]], tuple[str, ...]] = {
     # rule: the fields that it reads
     _heads: ("model.hidden", "model.heads", "model.kv_heads", "model.head_dim", "model.positions"),
     _moe_sizes: ("model.moe", "model.ffn"),
-    _hardware: ("hardware.gpu", "hardware.inter"),
+    _hardware: (
+        *("hardware.gpu", "hardware.inter", "hardware.measured"),
+        *("hardware.n_gpus", "hardware.gpus_per_node"),
+    ),
     _fp8: ("hardware.gpu", "train.precision"),
     _world: (*_DEGREES, "hardware.n_gpus"),
     _attention_split: ("model.heads", "model.kv_heads", "parallel.tp"),

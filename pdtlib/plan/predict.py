@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pdtlib.plan import flops, ledger, memory, params, presets
+from pdtlib.plan import flops, ledger, memory, params
+from pdtlib.plan.hardware_file import memory_bytes, peak_flops
 from pdtlib.plan.job import from_dict
 from pdtlib.plan.spec import Job, JobError
 from pdtlib.plan.time.constants import USUAL_SOFTWARE, system_of
@@ -15,8 +16,9 @@ def predict(job: Job | Mapping[str, object], *, software: str = USUAL_SOFTWARE) 
     """All that the plan knows of a job; its problems if it cannot work.
 
     Bytes are per rank, FLOPs are of the whole job, ``comm`` is a rank of the first stage. Times need a GPU
-    with published rates and are those of a ``software`` stack of :mod:`pdtlib.plan.time.constants`;
-    utilisation is of the GPU's dense 16-bit peak, attention counted in full. A dict is read as a job file
+    with published rates, and are those of a ``software`` stack of :mod:`pdtlib.plan.time.constants`, or a
+    machine that ``pdt calibrate`` measured. Utilisation is of the GPU's dense 16-bit peak, or of the best
+    product measured, attention counted in full. A dict is read as a job file
     is. A job with problems gives ``{"problems": [...]}`` alone.
 
     >>> result = predict({"model": {"preset": "llama3-8b"}, "parallel": {"tp": 3}})
@@ -86,21 +88,22 @@ def _predict(job: Job, software: str) -> dict[str, Any]:
 def _warnings(job: Job, fullest: float, rates: Mapping[str, float] | None) -> list[str]:
     """What a reader should not overlook: memory that is not there, utilisation that cannot be."""
     found = [] if rates is None else flops.utilisation_warnings(rates["mfu"], rates["hfu"])
-    gpu = presets.GPUS.get(job.hardware.gpu)
-    if gpu is not None and fullest > gpu.memory_bytes:
+    room = memory_bytes(job)
+    if room is not None and fullest > room:
         found.append(
-            f"{gb_text(fullest)} on a rank do not fit into the {gb_text(gpu.memory_bytes)} of {gpu.name}"
+            f"{gb_text(fullest)} on a rank do not fit into the {gb_text(room)} of {job.hardware.gpu}"
         )
     return found
 
 
 def _time(job: Job, software: str) -> dict[str, Any]:
-    """Time and throughput, on hardware with published rates; the bubble of equal stages elsewhere."""
-    if job.hardware.gpu not in presets.GPUS:
+    """Time and throughput, on hardware with published or measured rates; else the bubble of equal stages."""
+    peak = peak_flops(job)
+    if peak is None:
         return {"bubble_fraction": bubble_fraction(job)}
     time = step_time(job, system=system_of(job, software=software))
     tokens = job.train.global_batch * job.model.seq
-    gpus, peak = job.parallel.world_size, presets.GPUS[job.hardware.gpu].peak_flops
+    gpus = job.parallel.world_size
     model, executed = flops.model_flops_per_step(job), flops.hardware_flops_per_step(job)
     return {
         "bubble_fraction": time.bubble_fraction,

@@ -38,6 +38,18 @@ class Text:
     """Any text."""
 
 
+@dataclass(frozen=True)
+class Pairs:
+    """One or more pairs of numbers above 0, the first numbers rising."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Zero or more tables of one kind."""
+
+    kind: type
+
+
 Count = Annotated[int, Whole(1, 10**12)]
 Few = Annotated[int, Whole(1, 10_000)]
 
@@ -182,17 +194,65 @@ class Parallel:
         return self.dp * self.tp * self.pp * self.cp
 
 
+_Rate = Annotated[float, Real(1e-30)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeRate:
+    """What one rank reaches while ``ranks`` of the machine work at once, in one precision.
+
+    ``matmul`` are a product's FLOPs and the FLOP/s that it reached. ``memory_bytes_per_s`` is what a simple
+    element-wise kernel moves, ``passes`` how often a layer moves what it must, ``kernel_s`` what its
+    smallest kernels take. ``optimizer_bytes_per_s`` is AdamW's traffic
+    (:func:`pdtlib.plan.states.optimizer_traffic`).
+    """
+
+    ranks: Few
+    precision: Annotated[str, OneOf(("fp32", "bf16", "fp16"))]
+    matmul: Annotated[tuple[tuple[float, float], ...], Pairs()]
+    attention_flops_per_s: _Rate
+    memory_bytes_per_s: _Rate
+    optimizer_bytes_per_s: _Rate
+    passes: _Rate
+    kernel_s: Annotated[float, Real(0.0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveRate:
+    """A collective among ``ranks``: seconds before the first byte, and bytes a second that a rank sends."""
+
+    collective: Annotated[
+        str, OneOf(("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send"))
+    ]
+    ranks: Annotated[int, Whole(2, 10_000)]
+    start_s: Annotated[float, Real(0.0)]
+    bytes_per_s: _Rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What ``pdt calibrate`` measured of one machine, on a day. ``memory_bytes`` is what a rank may hold."""
+
+    date: Annotated[str, Text()]
+    host: Annotated[str, Text()]
+    memory_bytes: _Rate
+    compute: Annotated[tuple[ComputeRate, ...], Rows(ComputeRate)]
+    collectives: Annotated[tuple[CollectiveRate, ...], Rows(CollectiveRate)] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
     """What the job runs on: a GPU of :data:`pdtlib.plan.presets.GPUS` or ``cpu``, and the links.
 
     ``n_gpus`` counts processes; omitted, it is what the degrees need. ``inter`` names the link between nodes.
+    ``measured`` are the rates of the machine itself, which a file of ``pdt calibrate`` brings along.
     """
 
     gpu: Annotated[str, Text()] = "cpu"
     n_gpus: Count = 0
     gpus_per_node: Count = 8
     inter: Annotated[str, Text()] = ""
+    measured: Measured | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

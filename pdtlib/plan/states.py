@@ -87,6 +87,16 @@ def engine_accounting(precision: str, grad_precision: str = "same") -> Accountin
     return Accounting(f"engine-{precision}", 2, grads, 12, meaning, source)
 
 
+def optimizer_traffic(accounting: Accounting) -> int:
+    """Bytes per parameter that a step of AdamW moves: states and gradients read and written (the norm reads
+    the gradient too), the working copy written.
+
+    >>> optimizer_traffic(engine_accounting("bf16"))
+    30
+    """
+    return 2 * accounting.optimizer + 2 * accounting.grads + accounting.params
+
+
 @dataclass(frozen=True)
 class StateBytes:
     """Bytes of model states on one rank."""

@@ -19,6 +19,7 @@ _TIMES = (
     (1, "s"),
     (1e-3, "ms"),
 )
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def _digits(number: float, digits: int | None) -> str:
@@ -84,6 +85,16 @@ def flops_text(value: float) -> str:
     """
     mantissa, _, exponent = f"{value:.3g}".partition("e")
     return f"{mantissa}e{int(exponent)}" if exponent else mantissa
+
+
+def rate_text(value: float, unit: str) -> str:
+    """So many of ``unit`` (B, FLOP) a second.
+
+    >>> rate_text(2.5e10, "FLOP"), rate_text(3e6, "B")
+    ('25.0 GFLOP/s', '3.00 MB/s')
+    """
+    scale, prefix = next((pair for pair in _PREFIXES if abs(value) >= pair[0]), (1.0, ""))
+    return f"{_digits(value / scale, None)} {prefix}{unit}/s"
 
 
 def percent_text(value: float, *, digits: int = 1) -> str:

@@ -8,23 +8,27 @@ complete job, so it runs only when the first found nothing.
 import difflib
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
-from typing import Any, get_type_hints
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 from pdtlib.plan import presets
 from pdtlib.plan.batch import nearest_batches
+from pdtlib.plan.hardware_file import read_hardware
 from pdtlib.plan.layout import check_layout
 from pdtlib.plan.spec import (
     Hardware,
     Job,
     JobError,
     Model,
-    MoE,
     OneOf,
+    Pairs,
     Parallel,
     Problem,
     Real,
+    Rows,
     Text,
     Train,
     Whole,
@@ -59,8 +63,11 @@ def validate(job: Job | Mapping[str, object]) -> list[Problem]:
     return []
 
 
-def build(data: Mapping[str, object]) -> Job:
-    """Make a job from a dict as TOML or JSON give it, or raise :class:`JobError` with every problem."""
+def build(data: Mapping[str, object], *, folder: Path | None = None) -> Job:
+    """Make a job from a dict as TOML or JSON give it, or raise :class:`JobError` with every problem.
+
+    Names of hardware files are relative to ``folder``, by default the current one.
+    """
     problems: list[Problem] = []
     if not isinstance(data, Mapping):
         raise JobError([Problem("", f"a job is a table of sections, not {_kind(data)}", tuple(SECTIONS))])
@@ -74,7 +81,7 @@ def build(data: Mapping[str, object]) -> Job:
             made[section] = {}
             unknown.add(section)
             continue
-        table, found = _take_preset(section, table)
+        table, found = _take_preset(section, table, folder)
         problems += found
         unknown |= {section for _ in found}
         made[section], found = _read(section, kind, table)
@@ -112,13 +119,19 @@ def _assemble(made: dict[str, dict[str, Any]], unknown: set[str]) -> tuple[Job, 
     return job, problems
 
 
-def _take_preset(section: str, given: Mapping[str, object]) -> tuple[dict[str, object], list[Problem]]:
-    """The fields given, over those of the preset that is named among them."""
+def _take_preset(
+    section: str, given: Mapping[str, object], folder: Path | None
+) -> tuple[dict[str, object], list[Problem]]:
+    """The fields given, over those of the preset or hardware file that is named among them."""
     table = dict(given)
     key, known = PRESETS.get(section, ("", {}))
     if key not in table:
         return table, []
-    name, problems = table.pop(key), []
+    problems: list[Problem] = []
+    name = table.pop(key)
+    if section == "hardware" and isinstance(name, str) and name.endswith(".toml"):
+        fields_of_file, problems = read_hardware(name, folder)
+        return {**fields_of_file, **table}, problems
     if not isinstance(name, str) or name not in known:
         message = f"{name!r} is not a known preset" + _did_you_mean(name, known)
         problems.append(Problem(f"{section}.{key}", message, tuple(known)))
@@ -145,23 +158,56 @@ def _read(path: str, kind: type, table: Mapping[str, object]) -> tuple[dict[str,
                 problems.append(Problem(where, "is required"))
             continue
         value = table[item.name]
-        if kind is Model and item.name == "moe":
-            read, found = _read_moe(where, value)
+        hint = _hints(kind)[item.name]
+        nested = _table_kind(hint)
+        if nested is not None:
+            read, found = _read_table(where, value, nested)
         else:
-            read, found = _convert(where, value, _hints(kind)[item.name])
+            read, found = _convert(where, value, hint)
         if not found:
             values[item.name] = read
         problems += found
     return values, problems
 
 
-def _read_moe(where: str, value: object) -> tuple[object, list[Problem]]:
-    if isinstance(value, MoE) or value is None:
-        return value, []
+@lru_cache(maxsize=64)
+def _table_kind(hint: Any) -> type | None:
+    """The dataclass of a field that may hold a table, or nothing; None for other fields."""
+    return next((kind for kind in get_args(hint) if isinstance(kind, type) and is_dataclass(kind)), None)
+
+
+def _read_table(where: str, value: object, kind: type) -> tuple[object, list[Problem]]:
+    if value is None:
+        return None, []
+    if isinstance(value, kind):
+        return value, _check_kinds(where, value)
     if not isinstance(value, Mapping):
-        return None, [Problem(where, f"must be a table of experts, top_k and ffn, not {_kind(value)}")]
-    values, problems = _read(where, MoE, value)
-    return (None if problems else MoE(**values)), problems
+        *names, last = (item.name for item in fields(kind) if item.default is MISSING)
+        return None, [Problem(where, f"must be a table of {', '.join(names)} and {last}, not {_kind(value)}")]
+    values, problems = _read(where, kind, value)
+    return (None if problems else kind(**values)), problems
+
+
+def _read_rows(where: str, value: object, kind: type) -> tuple[object, list[Problem]]:
+    if not isinstance(value, list | tuple):
+        return value, [Problem(where, f"must be a list of tables, not {_kind(value)}")]
+    found = [_read_table(f"{where}[{number}]", row, kind) for number, row in enumerate(value)]
+    return tuple(row for row, _ in found), [problem for _, problems in found for problem in problems]
+
+
+def _convert_pairs(where: str, value: object) -> tuple[object, list[Problem]]:
+    pairs = value if isinstance(value, list | tuple) else ()
+    numbers = [
+        pair
+        for pair in pairs
+        if isinstance(pair, list | tuple)
+        and len(pair) == 2
+        and all(isinstance(number, int | float) and 0 < number < math.inf for number in pair)
+    ]
+    rising = all(first[0] < second[0] for first, second in pairwise(numbers))
+    if not pairs or len(numbers) < len(pairs) or not rising:
+        return value, [Problem(where, "must be a list of pairs of numbers above 0, the first of them rising")]
+    return tuple((float(first), float(second)) for first, second in numbers), []
 
 
 def _check_kinds(path: str, section: object) -> list[Problem]:
@@ -181,6 +227,10 @@ def _convert(where: str, value: object, hint: Any) -> tuple[object, list[Problem
         if isinstance(value, bool):
             return value, []
         return value, [Problem(where, f"must be true or false, not {_kind(value)}", (True, False))]
+    if isinstance(rule, Pairs):
+        return _convert_pairs(where, value)
+    if isinstance(rule, Rows):
+        return _read_rows(where, value, rule.kind)
     if isinstance(rule, Whole):
         return _convert_whole(where, value, rule)
     if isinstance(rule, Real):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pdtlib.plan.layout import divisors
-from pdtlib.plan.spec import Hardware, Job, Parallel, Train
+from pdtlib.plan.spec import Job, Parallel, Train
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 POWERS = (1, 2, 4, 8, 16, 32)
@@ -118,10 +118,5 @@ def _recomputations(job: Job) -> tuple[str, ...]:
 
 
 def _job(job: Job, train: Train, parallel: Parallel) -> Job:
-    hardware = Hardware(
-        gpu=job.hardware.gpu,
-        n_gpus=parallel.world_size,
-        gpus_per_node=job.hardware.gpus_per_node,
-        inter=job.hardware.inter,
-    )
+    hardware = replace(job.hardware, n_gpus=parallel.world_size)
     return Job(model=job.model, train=train, parallel=parallel, hardware=hardware)

@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pdtlib.plan import flops, presets
+from pdtlib.plan import flops, hardware_file
+from pdtlib.plan.memory import stages_memory
 from pdtlib.plan.planner.candidates import candidates
 from pdtlib.plan.spec import Job
 from pdtlib.plan.time.constants import USUAL_SOFTWARE, system_of
@@ -65,18 +66,19 @@ def plan(
     """The ``top`` fastest layouts of ``job`` on ``num_gpus`` of its GPUs, the job's own number by default.
 
     ``memory_bytes`` is what a rank may hold, the GPU's printed capacity by default. Raises ``ValueError``
-    for a GPU without published rates or a number of GPUs below 1.
+    for hardware without published or measured rates and for a number of GPUs below 1.
     """
     total = job.hardware.n_gpus if num_gpus is None else num_gpus
     if total < 1:
         raise ValueError(f"num_gpus={total}; valid: 1 or more")
     system = system_of(job, software=software)
-    capacity = presets.GPUS[job.hardware.gpu].memory_bytes if memory_bytes is None else memory_bytes
+    capacity = hardware_file.memory_bytes(job) if memory_bytes is None else memory_bytes
+    assert capacity is not None, "system_of knows the hardware"
     rejected: Counter[str] = Counter()
     found: list[_Timed] = []
     fitting = 0
     for number, layout in enumerate(candidates(job, num_gpus=total, rejected=rejected)):
-        held = footprint(layout, software=software)
+        held = _held(layout, software)
         if held > capacity:
             rejected[OUT_OF_MEMORY] += 1
             continue
@@ -122,6 +124,13 @@ def _second_look(found: list[_Timed], top: int, system: System) -> list[_Timed]:
     return best
 
 
+def _held(job: Job, software: str) -> float:
+    """Bytes on the fullest rank: as the stack is seen to hold them on a GPU, as our engine does on a CPU."""
+    if job.hardware.gpu == "cpu":
+        return max(stage.total for stage in stages_memory(job))
+    return footprint(job, software=software)
+
+
 def _distinct(found: list[_Timed]) -> list[_Timed]:
     """Of layouts that differ in schedule and chunks alone, the best."""
     kept: list[_Timed] = []
@@ -137,7 +146,8 @@ def _distinct(found: list[_Timed]) -> list[_Timed]:
 
 
 def _plan(job: Job, time: StepTime, held: float) -> Plan:
-    peak = presets.GPUS[job.hardware.gpu].peak_flops
+    peak = hardware_file.peak_flops(job)
+    assert peak is not None, "system_of knows the hardware"
     mfu = flops.mfu(
         flops.model_flops_per_step(job),
         seconds=time.step_s,

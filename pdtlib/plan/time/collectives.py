@@ -8,8 +8,10 @@ faster.
 """
 
 import math
+from collections.abc import Sequence
 
 from pdtlib.plan.comm import COLLECTIVES, ring_steps, sent_bytes
+from pdtlib.plan.spec import CollectiveRate
 from pdtlib.plan.time.machine import Fabric
 
 # (factor on the latency, share of the bandwidth) of the three protocols inside a node.
@@ -25,9 +27,26 @@ def collective_s(
     if group_size == 1 or message_bytes == 0:
         return 0.0
     together = max(1, min(ranks_per_node, group_size))
+    if group_size <= together and fabric.measured:
+        return measured_s(collective, message_bytes, group_size, fabric.measured)
     if group_size <= together:
         return _inside(collective, message_bytes, group_size, fabric)
     return _across(collective, message_bytes, group_size, together, fabric)
+
+
+def measured_s(
+    collective: str, message_bytes: float, group_size: int, rates: Sequence[CollectiveRate]
+) -> float:
+    """Seconds by what was timed on the nearest number of ranks, the larger of two that are as near.
+
+    The latency grows with the steps of a ring, the bytes are those that a rank sends. A collective that was
+    not timed takes the all-reduce's rates.
+    """
+    known = [rate for rate in rates if rate.collective == collective]
+    known = known or [rate for rate in rates if rate.collective == "all_reduce"] or list(rates)
+    rate = min(known, key=lambda one: (abs(math.log(one.ranks / group_size)), -one.ranks))
+    steps = ring_steps(collective, group_size) / ring_steps(rate.collective, rate.ranks)
+    return rate.start_s * steps + sent_bytes(collective, message_bytes, group_size) / rate.bytes_per_s
 
 
 def _inside(collective: str, message_bytes: float, group_size: int, fabric: Fabric) -> float:

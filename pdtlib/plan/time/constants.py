@@ -9,6 +9,7 @@ from dataclasses import replace
 from pdtlib.plan.presets import GPUS, LINKS
 from pdtlib.plan.spec import Job
 from pdtlib.plan.time.machine import Chip, Fabric, Habits, Software, System
+from pdtlib.plan.time.measured import measured_system
 
 MULTIPROCESSORS = {
     # The vendors' white papers.
@@ -225,8 +226,13 @@ HABITS = {
 
 
 def system_of(job: Job, *, software: str = USUAL_SOFTWARE, **changes: float) -> System:
-    """The job's hardware with the constants of its parts; ``ValueError`` for a job on CPUs."""
+    """The job's hardware with the constants of its parts, or as it was measured.
+
+    Raises ``ValueError`` for a job on CPUs that nobody has measured.
+    """
     gpu = job.hardware.gpu
+    if job.hardware.measured is not None:
+        return measured_system(job, job.hardware.measured)
     if gpu not in GPUS:
         raise ValueError(f"hardware.gpu={gpu!r}: no published rates; valid: {', '.join(GPUS)}")
     if software not in SOFTWARE:

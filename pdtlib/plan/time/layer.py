@@ -97,7 +97,7 @@ def _layer_time(job: Job, system: System) -> LayerTime:
     narrow = job.train.precision == "fp8"
     peak = chip.fp8_flops * software.fp8_share if narrow else chip.matmul_flops
     if job.train.precision == "fp32":
-        peak = chip.matmul_flops / 8
+        peak = chip.matmul_flops * chip.fp32_share
     flops = peak * software.matmul_share
     shapes = products(job)
     width = 1 if narrow else element_bytes(job)
@@ -138,11 +138,11 @@ def _attention_core(job: Job, system: System) -> tuple[float, float, int]:
     rows, columns, d = max(1, model.seq // job.parallel.cp), model.seq, model.head_dim
     base = chip.matmul_flops * system.software.matmul_share
     if train.precision == "fp32":
-        base /= 8
+        base *= chip.fp32_share
     if train.flash_attention:
         # Two products forwards; five backwards, since the scores are computed again.
         share = 0.5 if system.software.skips_masked_half else 1.0
-        fill = min(1.0, rows / (rows + 512)) * min(1.0, (d / 128) ** 0.5)
+        fill = 1.0 if chip.rates else min(1.0, rows / (rows + 512)) * min(1.0, (d / 128) ** 0.5)
         forward = share * 4 * heads * rows * columns * d / (base * system.software.attention_share * fill)
         return forward, 2.5 * forward * 1.15, 1
     scores = matmul_s(rows, columns, d, chip=chip, flops=base, batch=heads)

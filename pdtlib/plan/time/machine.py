@@ -6,6 +6,8 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from pdtlib.plan.spec import CollectiveRate
+
 
 @dataclass(frozen=True, kw_only=True)
 class Chip:
@@ -14,6 +16,10 @@ class Chip:
     ``matmul_flops`` is what a large 16-bit product reaches; ``fp8_flops`` the same in fp8, 0 without such
     units. ``multiprocessors`` and ``ramp`` (elements of the inner dimension lost to filling a tile's
     pipeline) shape the time of smaller ones. ``memory_bytes_per_s`` is what an element-wise kernel moves.
+    ``fp32_share`` is the rate of fp32 products as a share of ``matmul_flops``.
+
+    A machine that was measured (:mod:`pdtlib.plan.time.measured`) has ``rates`` instead of tiles and waves:
+    rising pairs of a product's FLOPs and the FLOP/s that it reached; and the optimizer's rate by itself.
     """
 
     name: str
@@ -22,6 +28,9 @@ class Chip:
     multiprocessors: int
     ramp: float
     memory_bytes_per_s: float
+    fp32_share: float = 0.125
+    rates: tuple[tuple[float, float], ...] = ()
+    optimizer_bytes_per_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +41,7 @@ class Fabric:
     ``intra_start_s + steps * intra_step_s`` times its factor; ``switch_gain`` is what a switch that reduces
     adds to an all-reduce over more than four ranks, ``pair_bytes_per_s`` what two GPUs have between them,
     less than the rest where no switch joins them. Between nodes a rank has its own network card.
+    ``measured`` are collectives as they were timed inside a node, which then count instead.
     """
 
     name: str
@@ -43,6 +53,7 @@ class Fabric:
     inter_bytes_per_s: float
     inter_start_s: float
     inter_step_s: float
+    measured: tuple[CollectiveRate, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,7 +85,8 @@ def _head(job: Job, system: System) -> tuple[Work, Work, Work]:
     """The product with the output embedding and the loss: forwards, backwards, and its weights' part."""
     model, tp, chip = job.model, job.parallel.tp, system.chip
     tokens = max(1, job.train.micro_batch * model.seq // job.parallel.cp)
-    peak = chip.matmul_flops / (8 if job.train.precision == "fp32" else 1) * system.software.matmul_share
+    share = chip.fp32_share if job.train.precision == "fp32" else 1.0
+    peak = chip.matmul_flops * share * system.software.matmul_share
     columns = -(-model.vocab // tp)
     out = matmul_s(tokens, columns, model.hidden, chip=chip, flops=peak)
     back = matmul_s(tokens, model.hidden, columns, chip=chip, flops=peak)

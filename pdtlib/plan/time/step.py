@@ -10,7 +10,7 @@ from pdtlib.plan.chunks import layout_of, num_layers, passed_chunks
 from pdtlib.plan.ledger import block_bytes
 from pdtlib.plan.params import layer_params, stages
 from pdtlib.plan.spec import Job
-from pdtlib.plan.states import engine_accounting
+from pdtlib.plan.states import engine_accounting, optimizer_traffic
 from pdtlib.plan.time.collectives import collective_s
 from pdtlib.plan.time.kernels import moved_s
 from pdtlib.plan.time.layer import Work
@@ -125,11 +125,12 @@ def _largest_stage_params(job: Job) -> float:
 
 
 def _optimizer_s(job: Job, system: System) -> float:
-    """AdamW moves gradient, master copy, moments and working copy; the norm reads the gradient too."""
+    """AdamW moves gradient, master copy, moments and working copy over the memory."""
     accounting = engine_accounting(job.train.precision, job.train.grad_precision)
     shared = job.parallel.dp * job.parallel.cp if job.train.zero_stage else 1
-    moved = 2 * accounting.optimizer + 2 * accounting.grads + accounting.params
-    return moved_s(_largest_stage_params(job) / shared * moved, chip=system.chip)
+    moved = optimizer_traffic(accounting) * _largest_stage_params(job) / shared
+    rate = system.chip.optimizer_bytes_per_s
+    return moved / rate if rate else moved_s(moved, chip=system.chip)
 
 
 def _data_parallel_s(job: Job, slowest: StageWork, system: System) -> float:
