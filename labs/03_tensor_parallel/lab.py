@@ -275,6 +275,7 @@ def main() -> int:
             "preset": options.preset,
             "device": device.type,
             "world_size": tp,
+            "vocab": model.vocab,
             "rows": [row.report() for row in rows],
             "ranks_off": off,
         }

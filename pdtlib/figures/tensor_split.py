@@ -109,8 +109,8 @@ def _ends(active: str) -> list[dict[str, Any]]:
 
 def _mlp(split: Split) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     tp, rank = split.tp, split.rank
-    x, up, inner = Box(7, 0, 13, HEIGHT), Box(24, 0, 24, HEIGHT), Box(51, 0, 15, HEIGHT)
-    down, y = Box(70, 0, 10, HEIGHT), Box(84, 0, 10, HEIGHT)
+    x, up, inner = Box(8, 0, 12, HEIGHT), Box(24, 0, 24, HEIGHT), Box(51, 0, 15, HEIGHT)
+    down, y = Box(69, 0, 10, HEIGHT), Box(82, 0, 10, HEIGHT)
     strips = [
         *(box.columns(i, i + 1, tp) for box in (up, inner) for i in range(tp)),
         *(down.rows(i, i + 1, tp) for i in range(tp)),
