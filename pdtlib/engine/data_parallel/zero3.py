@@ -60,7 +60,7 @@ class Zero3(Replica):
         self._active: list[Unit] = []  # blocks whose backward pass has begun and is not over
         self._reducing: list[Pending] = []
         self._reduces = True  # whether the current pass is one after which gradients are reduced
-        self._keeps = False  # whether whole parameters outlive the current pass
+        self._done: set[int] | None = None  # parts that had their last pass; None for who calls the whole
         self.blocks: list[Unit] = []
         self.roots: list[Unit] = []
         place_of = places(module)
@@ -177,15 +177,19 @@ class Zero3(Replica):
     def backward_of(
         self, part: int, *, inputs: bool = True, weights: bool = True, last: bool = True
     ) -> Iterator[None]:
-        self._reduces, self._keeps = weights, not (self.reshard_after_forward or last)
-        self._in_backward, self._order = inputs, self._orders[part]
+        self._reduces, self._in_backward, self._order = weights, inputs, self._orders[part]
+        self._done = (self._done or set()) | ({part} if last else set())
         if inputs:
             for unit in self._order:
                 unit.open_calls += 1
             self._before_backward(part)
         yield
         self._after_backward(part)
-        self._in_backward, self._reduces, self._keeps = False, True, False
+        self._in_backward, self._reduces = False, True
+
+    def _is_kept(self, unit: Unit) -> bool:
+        """Whether whole parameters outlive the current pass."""
+        return not (self.reshard_after_forward or self._done is None or unit.owners <= self._done)
 
     def _foresee_backward(self) -> None:
         if self._position > 0:
@@ -196,7 +200,7 @@ class Zero3(Replica):
         for other in [other for other in self._active if other is not unit]:
             if other.open_calls == 0:
                 self._finish_unit(other)
-            elif not self._keeps:
+            elif not self._is_kept(other):
                 other.free()
         unit.open_calls = max(0, unit.open_calls - 1)
         if unit not in self._active:
@@ -228,7 +232,7 @@ class Zero3(Replica):
 
     def _finish_unit(self, unit: Unit) -> None:
         """Free the unit's parameters and start to reduce its gradients; those before it must have arrived."""
-        if not self._keeps:
+        if not self._is_kept(unit):
             unit.free()
         if unit in self._active:
             self._active.remove(unit)
@@ -275,5 +279,6 @@ class Zero3(Replica):
     def zero_grad(self, set_to_none: bool = True) -> None:
         self._wait_for_reductions()
         self._free_all()
+        self._done = None
         for flat in self.flats:
             flat.forget_gradients()
