@@ -23,8 +23,9 @@ def main() -> int:
 
     def work() -> None:
         from pdtlib.engine.training.loop import main
+        from pdtlib.resilience.companions import accompany
 
-        main(sys.argv[1:])
+        main(sys.argv[1:], accompany=accompany)
 
     return run_rank(work)
 

@@ -141,7 +141,8 @@ def _begin(
         group_size=group.size,
         sent=sent,
     )
-    return f"{phase} {collective}"
+    group.calls, group.call = group.calls + 1, f"{phase} {collective}"
+    return group.call
 
 
 def _demand_contiguous(collective: str, tensor: torch.Tensor) -> None:

@@ -6,6 +6,7 @@ group 0, 8, …, 56 and the dp group 0, 64, …, 960. In Megatron's order ``pp``
 """
 
 import itertools
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -42,6 +43,9 @@ class Group:
         self.size = len(self.ranks)
         self.backend = dist.get_backend(self.process_group) if self.process_group is not None else "none"
         self.tags: Iterator[int] = itertools.count()  # numbers messages between pairs, alike on every rank
+        self.calls = 0  # collectives begun so far, the same on every rank unless one is late
+        self.call = ""  # the newest of them
+        self.waits: tuple[str, float] | None = None  # what this rank waits for, and since when (monotonic)
 
     @classmethod
     def alone(cls, axis: str = "dp") -> "Group":
@@ -50,12 +54,16 @@ class Group:
 
     @contextmanager
     def waiting(self, name: str) -> Iterator[None]:
-        """Mark the body as exposed communication on the timeline, if there is one."""
-        if self.timeline is None:
-            yield
-        else:
-            with self.timeline.span(f"wait {self.axis}", name):
+        """Mark the body as exposed communication on the timeline, if there is one, and for a watchdog."""
+        self.waits = (name, time.monotonic())
+        try:
+            if self.timeline is None:
                 yield
+            else:
+                with self.timeline.span(f"wait {self.axis}", name):
+                    yield
+        finally:
+            self.waits = None
 
 
 class Mesh:

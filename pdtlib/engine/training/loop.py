@@ -25,9 +25,10 @@ from pdtlib.engine.mesh import build_mesh
 from pdtlib.engine.optimizer import ShardedAdamW
 from pdtlib.engine.parallelize import parallelize
 from pdtlib.engine.self_check import check_backend
-from pdtlib.engine.training import run_dir
+from pdtlib.engine.training import elastic, run_dir
 from pdtlib.engine.training.checkpoint_index import CheckpointError
 from pdtlib.engine.training.checks import Run, check
+from pdtlib.engine.training.companion import Companion
 from pdtlib.engine.training.failures import RunFailed
 from pdtlib.engine.training.options import RANK_ORDERS, parse
 from pdtlib.engine.training.pieces import place_in
@@ -41,34 +42,44 @@ BACKENDS = {"auto": None, "cpu": "gloo", "cuda": "nccl"}
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str], *, accompany: Callable[[Run], Companion] | None = None) -> None:
     """Read the command line, check everything, train."""
+    options = parse(arguments)
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    run = check(parse(arguments), world_size=world_size, local_world_size=local_world_size)
-    train(run)
+    if options.elastic:
+        options, world_size = elastic.take_part(options, world_size)
+    run = check(options, world_size=world_size, local_world_size=local_world_size)
+    train(run, accompany(run) if accompany else Companion())
+    if options.elastic:
+        elastic.release_those_standing_by()
     shutdown()
 
 
-def train(run: Run) -> None:
+def train(run: Run, companion: Companion | None = None) -> None:
     """Train as one rank of the run, and leave a run directory behind. Called by all ranks."""
+    companion = companion or Companion()
     job, settings, out = run.job, run.job.train, run.options.out
     device = init(BACKENDS[run.options.device])
     mesh = build_mesh(job.parallel, device_type=device.type, order=RANK_ORDERS[run.options.rank_order])
     for group in mesh.groups():
         check_backend(group, device=device)
-    first = run_dir.step_of(run.resume_from) if run.resume_from else 0
+    on_disk = run_dir.step_of(run.resume_from) if run.resume_from else 0
+    first = companion.join(mesh, on_disk=on_disk)
     if first >= run.steps:
         _on_rank_0(print, f"{out} has all {run.steps} steps already; nothing to do")
         return
-    _on_rank_0(run_dir.begin, out, job=job, resume_step=first if run.resume_from else None)
+    _on_rank_0(run_dir.begin, out, job=job, resume_step=first or None)
 
     parts = parallelize(job, mesh, device=device)
     groups = decay_groups(parts.replica.module, weight_decay=settings.weight_decay)
     optimizer = ShardedAdamW(parts.replica, groups=groups, lr=settings.learning_rate)
     place = place_in(job, tp_rank=mesh.group("tp").rank)
-    if run.resume_from:
+    if first > on_disk:
+        companion.load(optimizer, place=place)
+    elif run.resume_from:
         load_checkpoint(run.resume_from, optimizer, place=place)
+    companion.begin(parts, optimizer, place=place, first=first)
 
     step, saver = first, Saver(out, place=place, saved=run.resume_from)
     try:
@@ -76,6 +87,7 @@ def train(run: Run) -> None:
         for step in range(first, run.steps):
             saver.check()
             report.begin_step()
+            companion.before_step(step)
             learning_rate = warm_up(settings, step)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate
@@ -92,17 +104,20 @@ def train(run: Run) -> None:
                     timeline=report.timeline,
                 )
             _demand_finite(found, settings)
+            companion.before_update(step)
             if meter:
                 report.measure_memory(optimizer, meter)
             with report.timeline.span("optimizer", "step"):
                 optimizer.step()
             optimizer.zero_grad()
             report.end_step(step, found, learning_rate=learning_rate)
+            companion.after_step(step)
 
             every = run.options.checkpoint_every
             if step == run.steps - 1 or (every and (step + 1) % every == 0):
                 saver.save(optimizer, step=step + 1)
         saver.finish()
+        companion.end()
         report.close(steps_done=run.steps - first)
     except Exception as error:
         _explain(error, step, saver.saved)

@@ -19,7 +19,8 @@ RANK_ORDERS = {"article": ARTICLE_ORDER, "megatron": MEGATRON_ORDER}
 class Options:
     """``steps`` is the step to stop before, counted from the start of the run; None takes the job's.
 
-    ``changes`` are fields of the job to set, as ``section.field=value``.
+    ``changes`` are fields of the job to set, as ``section.field=value``. The last four are the business of
+    :mod:`pdtlib.resilience`.
     """
 
     job: Path
@@ -32,6 +33,10 @@ class Options:
     overwrite: bool = False
     device: str = "auto"
     rank_order: str = "article"
+    elastic: bool = False
+    watchdog_s: float = 0.0
+    memory_every: int = 0
+    faults: Path | None = None
 
     def arguments(self) -> list[str]:
         """The command line of :mod:`pdtlib.train` that asks for the same."""
@@ -44,6 +49,9 @@ class Options:
         for path in self.data:
             found += ["--data", str(path.absolute())]
         found += ["--resume"] if self.resume else []
+        found += ["--elastic"] if self.elastic else []
+        found += ["--watchdog", str(self.watchdog_s), "--memory-every", str(self.memory_every)]
+        found += [] if self.faults is None else ["--faults", str(self.faults.absolute())]
         return found + (["--overwrite"] if self.overwrite else [])
 
 
@@ -76,6 +84,19 @@ def parse(arguments: Sequence[str]) -> Options:
         "--rank-order", choices=RANK_ORDERS, default="article",
         help="which ranks are neighbours: pp before dp (article), or dp before pp (megatron)",
     )  # fmt: skip
+    parser.add_argument(
+        "--elastic", action="store_true",
+        help="take as many ranks as there are (dp follows), and go on from what DIR holds",
+    )  # fmt: skip
+    parser.add_argument(
+        "--watchdog", type=float, default=0.0, dest="watchdog_s", metavar="SECONDS",
+        help="end the run when a rank waits for others as long as this, and name them (default: never)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--memory-every", type=int, default=0, metavar="N",
+        help="every N steps, keep the state in this node's memory and in the next node's",
+    )  # fmt: skip
+    parser.add_argument("--faults", type=Path, metavar="FILE", help="let the faults happen that FILE lists")
     found = parser.parse_args(arguments)
     return Options(**{**vars(found), "data": tuple(found.data), "changes": tuple(found.changes)})
 

@@ -17,6 +17,7 @@ from torch.utils.tensorboard import SummaryWriter
 from pdtlib import __version__
 from pdtlib.engine.mesh import Mesh
 from pdtlib.engine.optimizer import ShardedAdamW
+from pdtlib.engine.training import run_dir
 from pdtlib.engine.training.checks import Run
 from pdtlib.engine.training.failures import leave_writers_failure_to_the_loop
 from pdtlib.engine.training.pieces import Place, parts_to_write, whole
@@ -67,8 +68,10 @@ class Report:
             write_json(out / "machine.json", self._machine(peak_here))
             for reason in run.skipped:
                 self.terminal.say(f"passed over: {reason}")
-            if run.resume_from:
+            if first and run.resume_from == run_dir.checkpoint_path(out, first):
                 self.terminal.say(f"going on after step {first} from {run.resume_from}")
+            elif first:
+                self.terminal.say(f"going on after step {first} from memory")
 
     def _machine(self, peak_here: Peak) -> dict[str, Any]:
         device = self.mesh.device

@@ -23,6 +23,8 @@ FILES = (
     "ledger.json",
     "memory.json",
     "trace.json",
+    "samples",
+    "identity",
     "tensorboard",
     "checkpoints",
 )
