@@ -42,7 +42,7 @@ def cpu_outside_bytes(model: Model, *, setting: Setting, first: bool, last: bool
     """Bytes kept once for a micro-batch outside the layers, without the loss's logits.
 
     The first stage keeps the tokens, positions and rotary tables (whose casts every stage makes) and the
-    embedding's dropout mask; the last the final norm and the head's input.
+    embedding's dropout mask; the last the final norm, the head's input and :func:`cpu_loss_tensors`.
     """
     sizes = Sizes(model, replace(setting, mask_bytes=setting.element_bytes))
     kept = 0.0
@@ -55,7 +55,26 @@ def cpu_outside_bytes(model: Model, *, setting: Setting, first: bool, last: bool
     if last:
         kept += sum(tensor.bytes for tensor in _norm("norm", model, sizes))
         kept += sizes.tensor("head input", sizes.hidden, "sequence", "the head's gradient").bytes
+        kept += sum(tensor.bytes for tensor in cpu_loss_tensors(setting=setting))
     return kept
+
+
+def cpu_loss_tensors(*, setting: Setting) -> tuple[SavedTensor, ...]:
+    """What the cross-entropy keeps besides fp32 logits: whole, or cut along the vocabulary.
+
+    >>> [(tensor.name, tensor.bytes) for tensor in cpu_loss_tensors(setting=Setting(seq=100, micro_batch=2))]
+    [('targets', 1600.0), ('number of targets', 4.0)]
+    """
+    tokens = setting.micro_batch * setting.seq / setting.cp
+    if setting.tp == 1:
+        return (
+            SavedTensor("targets", 8 * tokens, "whole", "which logit gains, an int64 a token"),
+            SavedTensor("number of targets", 4.0, "whole", "the loss's own total weight, one fp32"),
+        )
+    return (
+        SavedTensor("target columns", 8 * tokens, "whole", "which of its logits gains, an int64 a token"),
+        SavedTensor("target masks", 2 * tokens, "whole", "whether there is a target, and here, a byte each"),
+    )
 
 
 def _norm(name: str, model: Model, sizes: Sizes) -> Iterator[SavedTensor]:

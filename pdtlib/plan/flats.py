@@ -7,15 +7,15 @@ functions of :mod:`pdtlib.plan.sharding`, so bytes held and sent are equal exact
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 from pdtlib.plan.chunks import chunk_runs, chunks_of
 from pdtlib.plan.comm import Message
 from pdtlib.plan.params import TensorSpec
-from pdtlib.plan.placement import TIED, chunk_tensors, is_expert
-from pdtlib.plan.sharding import ROOT, buckets, group_units, padded_numel, shard_numel, shard_range
+from pdtlib.plan.placement import TIED, chunk_ends, is_expert, layer_parts
+from pdtlib.plan.sharding import buckets, padded_numel, shard_numel, shard_range
 from pdtlib.plan.spec import Job
 from pdtlib.plan.states import StateBytes, engine_accounting
 
@@ -27,21 +27,19 @@ TINY_BYTES = 8  # one int64 or float64: the counts of tokens, the loss, the squa
 class Flat:
     """A flat buffer of one rank.
 
-    ``members`` are the tensors in it, as this rank holds them, ``group_size`` the ranks that share it,
-    ``passes`` the micro-batches of a step whose gradients go into it. ``root`` is a unit outside all layers;
-    ``tied`` a tied embedding, which a pipeline gives a buffer of its own.
+    ``members`` are the tensors in it, as this rank holds them, under the names of layer 0; ``numel`` are
+    their elements, without padding. ``group_size`` ranks share the buffer; the gradients of ``passes``
+    micro-batches of a step go into it. A unit of stage 3 is a ``layer``, or ``root`` outside all layers;
+    ``tied`` is a tied embedding, which a pipeline gives a buffer of its own.
     """
 
     members: tuple[TensorSpec, ...]
+    numel: int
     group_size: int
     passes: int
+    layer: int | None = None
     root: bool = False
     tied: bool = False
-
-    @cached_property
-    def numel(self) -> int:
-        """Elements before padding."""
-        return sum(spec.numel for spec in self.members)
 
     @property
     def padded(self) -> int:
@@ -84,31 +82,51 @@ def _flats(job: Job, stage: int) -> tuple[Flat, ...]:
     parallel, runs = job.parallel, chunk_runs(job, stage)
     everyone = parallel.dp * parallel.cp
     apart = job.model.tied_embeddings and parallel.pp > 1
+    parts = layer_parts(job.model, parallel.tp, parallel.ep)
+    dense = tuple(spec for spec in parts if not is_expert(spec))
+    experts = tuple(spec for spec in parts if is_expert(spec))
+    cut = _units if job.train.zero_stage == 3 else _buckets
     found: list[Flat] = []
     tied: TensorSpec | None = None
     for chunk, passes in runs:
-        held = chunk_tensors(job, chunk)
-        tied = next((spec for spec in held if apart and spec.name == TIED), tied)
-        dense = [spec for spec in held if not is_expert(spec) and not (apart and spec.name == TIED)]
-        found += _cut(job, dense, everyone, passes)
-        found += _cut(job, [spec for spec in held if is_expert(spec)], everyone // parallel.ep, passes)
+        before, after = chunk_ends(job, chunk)
+        tied = next((spec for spec in (*before, *after) if apart and spec.name == TIED), tied)
+        ends = [tuple(spec for spec in end if spec is not tied) for end in (before, after)]
+        found += cut(job, ends[0], dense, ends[1], chunk.layers, everyone, passes)
+        if experts:
+            found += cut(job, (), experts, (), chunk.layers, everyone // parallel.ep, passes)
     if tied is not None:
         passes = sum(times for chunk, times in runs if chunk.first or chunk.last)
-        found.append(Flat((tied,), everyone, passes, root=True, tied=True))
+        found.append(Flat((tied,), tied.numel, everyone, passes, root=True, tied=True))
     return tuple(found)
 
 
-def _cut(job: Job, specs: Sequence[TensorSpec], group_size: int, passes: int) -> list[Flat]:
-    if job.train.zero_stage == 3:
-        by_name = {spec.name: spec for spec in specs}
-        blocks = dict.fromkeys(f"layers.{spec.layer}" for spec in specs if spec.layer is not None)
-        return [
-            Flat(tuple(by_name[name] for name in unit.members), group_size, passes, unit.name == ROOT)
-            for unit in group_units(by_name, tuple(blocks))
-        ]
-    grad_bytes = engine_accounting(job.train.precision, job.train.grad_precision).grads
-    found = buckets([spec.numel * grad_bytes for spec in specs], BUCKET_BYTES)
-    return [Flat(tuple(specs[index] for index in members), group_size, passes) for members in found]
+_Specs = tuple[TensorSpec, ...]
+
+
+def _units(
+    job: Job, before: _Specs, each: _Specs, after: _Specs, layers: range, group_size: int, passes: int
+) -> list[Flat]:
+    """A unit for what lies outside the layers, if anything does, and one a layer."""
+    root, numel = (*before, *after), sum(spec.numel for spec in each)
+    found = [Flat(each, numel, group_size, passes, layer=layer) for layer in layers]
+    if root:
+        found.insert(0, Flat(root, sum(spec.numel for spec in root), group_size, passes, root=True))
+    return found
+
+
+def _buckets(
+    job: Job, before: _Specs, each: _Specs, after: _Specs, layers: range, group_size: int, passes: int
+) -> list[Flat]:
+    """Buckets of tensors in reverse order of the forward pass."""
+    width = engine_accounting(job.train.precision, job.train.grad_precision).grads
+    specs = (*before, *(each * len(layers)), *after)
+    inner = [spec.numel for spec in each]
+    sizes = [*(spec.numel for spec in before), *(inner * len(layers)), *(spec.numel for spec in after)]
+    return [
+        Flat(tuple(specs[i] for i in members), sum(sizes[i] for i in members), group_size, passes)
+        for members in buckets([size * width for size in sizes], BUCKET_BYTES)
+    ]
 
 
 def held_bytes(job: Job, stage: int = 0) -> StateBytes:
@@ -144,8 +162,8 @@ def gathered_bytes(job: Job, stage: int = 0) -> int:
     root = sum(flat.padded for flat in found if flat.root)
     layers: Counter[int] = Counter()
     for flat in found:
-        if not flat.root and flat.members[0].layer is not None:
-            layers[flat.members[0].layer] += flat.padded
+        if flat.layer is not None:
+            layers[flat.layer] += flat.padded
     sizes = [layers[layer] for layer in sorted(layers)]
     peak = 0
     for at, size in enumerate(sizes):  # in the backward pass, last layer first
@@ -185,7 +203,9 @@ def data_parallel_messages(job: Job, stage: int = 0) -> tuple[Message, ...]:
             sent["all_gather", "params", params, size] += 1
         else:
             kept = not train.reshard_after_forward
-            sent["all_gather", "forward", params, size] += 1 if kept and pipelined else flat.passes
+            sent["all_gather", "forward", params, size] += (
+                min(1, flat.passes) if kept and pipelined else flat.passes
+            )
             if not kept and (pipelined or not flat.root):
                 sent["all_gather", "backward", params, size] += flat.passes
             sent["reduce_scatter", "grads", grads, size] += flat.passes
@@ -197,5 +217,5 @@ def data_parallel_messages(job: Job, stage: int = 0) -> tuple[Message, ...]:
     return tuple(
         Message("dp", collective, phase, count, message_bytes, size)
         for (collective, phase, message_bytes, size), count in sent.items()
-        if size > 1
+        if size > 1 and count
     )

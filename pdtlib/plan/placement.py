@@ -8,6 +8,7 @@ like an MLP.
 """
 
 from dataclasses import replace
+from functools import lru_cache
 
 from pdtlib.plan.chunks import Chunk, chunks_of
 from pdtlib.plan.params import TensorSpec, layer_tensors, tensors_after, tensors_before
@@ -55,26 +56,42 @@ def is_repeated_head(spec: TensorSpec, *, model: Model, tp: int) -> bool:
     return tp > model.kv_heads and spec.name.split(".")[-2] in ("k", "v")
 
 
-def chunk_tensors(job: Job, chunk: Chunk) -> tuple[TensorSpec, ...]:
-    """The tensors of a chunk as a rank holds them, in forward order.
+def chunk_ends(job: Job, chunk: Chunk) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """The tensors of a chunk before and behind its layers, as a rank holds them.
 
-    The last chunk has a tied embedding too, of the rank's own where the first chunk is elsewhere. Of the
-    experts a rank holds the first ``experts / ep``, which stand for any rank's: all experts have one shape.
+    The last chunk has a tied embedding too, of the rank's own where the first chunk is elsewhere.
     """
-    model = job.model
-    kept_experts = 0 if model.moe is None else model.moe.experts // job.parallel.ep
-    found = list(tensors_before(model)) if chunk.first else []
-    for layer in chunk.layers:
-        found += [
-            spec
-            for spec in layer_tensors(model, layer)
-            if not is_expert(spec) or int(spec.name.split(".")[4]) < kept_experts
-        ]
-    if chunk.last:
-        found += tensors_after(model)
-        if model.tied_embeddings and not chunk.first:
-            found.append(next(spec for spec in tensors_before(model) if spec.name == TIED))
-    return tuple(cut(spec, model=model, tp=job.parallel.tp) for spec in found)
+    model, tp = job.model, job.parallel.tp
+    before = [cut(spec, model=model, tp=tp) for spec in tensors_before(model)] if chunk.first else []
+    after = [cut(spec, model=model, tp=tp) for spec in tensors_after(model)] if chunk.last else []
+    if chunk.last and model.tied_embeddings and not chunk.first:
+        after += [cut(spec, model=model, tp=tp) for spec in tensors_before(model) if spec.name == TIED]
+    return tuple(before), tuple(after)
+
+
+@lru_cache(maxsize=256)
+def layer_parts(model: Model, tp: int, ep: int) -> tuple[TensorSpec, ...]:
+    """The tensors of layer 0 as a rank holds them, which stand for every layer's.
+
+    Of the experts a rank holds the first ``experts / ep``, which stand for any rank's: all have one shape.
+    """
+    kept = 0 if model.moe is None else model.moe.experts // ep
+    return tuple(
+        cut(spec, model=model, tp=tp)
+        for spec in layer_tensors(model)
+        if not is_expert(spec) or int(spec.name.split(".")[4]) < kept
+    )
+
+
+def chunk_tensors(job: Job, chunk: Chunk) -> tuple[TensorSpec, ...]:
+    """The tensors of a chunk as a rank holds them, by their names, in forward order."""
+    before, after = chunk_ends(job, chunk)
+    layers = [
+        replace(spec, name=f"layers.{layer}.{spec.name.split('.', 2)[2]}", layer=layer)
+        for layer in chunk.layers
+        for spec in layer_parts(job.model, job.parallel.tp, job.parallel.ep)
+    ]
+    return (*before, *layers, *after)
 
 
 def rank_tensors(job: Job, stage: int) -> tuple[TensorSpec, ...]:
