@@ -23,7 +23,7 @@ from published_tables import (
 )
 
 from pdtlib.plan.job import Job, from_dict
-from pdtlib.plan.time.constants import system_of
+from pdtlib.plan.time.constants import USUAL_SOFTWARE, system_of
 from pdtlib.plan.time.machine import System
 
 
@@ -40,9 +40,10 @@ def stack_of(case: Case) -> str:
     gpu = str((case.get("hardware") or {}).get("gpu") or "")
     if "llm-foundry" in framework:
         return "foundry-h100" if gpu.startswith("H") else "foundry"  # its tables for the two are years apart
-    if case.get("kind") == "gpu_hours":
+    if case.get("kind") == "gpu_hours" and not mixture_of(case["model"]):
         return "meta" if gpu.startswith("H") else "fsdp"
-    return next((stack for part, stack in STACKS if part in framework), "megatron-2021")
+    usual = "megatron-2021" if not gpu or gpu_of(gpu).startswith(("A", "V")) else USUAL_SOFTWARE
+    return next((stack for part, stack in STACKS if part in framework), usual)
 
 
 # What the printed peak doubles or triples, quantising with rotations, layers left in 16 bit and attention eat
@@ -235,6 +236,9 @@ def _schedule(case: Case, parallel: Case) -> tuple[str, int]:
     if named and named[1] in names:
         schedule = names[named[1]]
         return schedule, {"interleaved": vpp, "zb-v": 2}.get(schedule, 1)
+    framework = str((case.get("train") or {}).get("framework"))
+    if parallel.get("pp", 1) % 2 == 0 and ("DualPipe" in framework + assumed or "HAI-LLM" in framework):
+        return "dualpipe", 1  # DeepSeek's own
     return ("interleaved", vpp) if vpp > 1 else ("1f1b", 1)
 
 

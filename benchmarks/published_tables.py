@@ -102,7 +102,8 @@ def link_of(text: str | None, gpu: str) -> str:
 
 
 def mixture_of(model: Case) -> dict[str, int] | None:
-    """The job's ``moe`` of a model's description: experts that every token passes count as chosen ones."""
+    """The job's ``moe`` of a model's description. An expert that every token passes counts as one more chosen
+    one, so that the FLOPs are right; its parameters, one expert's of many, are left out."""
     moe = model.get("moe")
     if not isinstance(moe, Mapping):
         return None
@@ -110,11 +111,10 @@ def mixture_of(model: Case) -> dict[str, int] | None:
     def number(*names: str) -> int:
         return next((int(moe[name]) for name in names if moe.get(name)), 0)
 
-    shared = number("shared", "shared_experts", "n_shared")
-    experts = number("experts", "num_experts", "n_experts", "n_routed") + shared
-    top_k = number("top_k", "topk", "k", "active") + shared
+    experts = number("experts", "num_experts", "n_experts", "n_routed")
+    top_k = number("top_k", "topk", "k", "active") + number("shared", "shared_experts", "n_shared")
     ffn = number("ffn", "moe_ffn", "expert_ffn", "ffn_per_expert") or int(model["ffn"])
-    return {"experts": experts, "top_k": top_k, "ffn": ffn}
+    return {"experts": experts, "top_k": min(experts, top_k), "ffn": ffn}
 
 
 def expert_ranks(stated: int, moe: Case, ranks: int) -> int:

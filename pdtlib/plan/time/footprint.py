@@ -1,10 +1,11 @@
 """What a framework is seen to hold: the memory model with that framework's accounting and overhead."""
 
 from pdtlib.plan.memory import kept_for_backward
-from pdtlib.plan.params import layer_params, stages
+from pdtlib.plan.params import stages
 from pdtlib.plan.spec import Job
 from pdtlib.plan.states import ACCOUNTINGS, zero_state_bytes
 from pdtlib.plan.time.constants import HABITS
+from pdtlib.plan.time.held import held_layer, held_stage
 
 
 def footprint(job: Job, *, software: str, half: bool = False, light_ends: bool = False) -> float:
@@ -17,20 +18,20 @@ def footprint(job: Job, *, software: str, half: bool = False, light_ends: bool =
     """
     habits = HABITS[software]
     accounting = ACCOUNTINGS[habits.accounting]
-    ranks = job.parallel.dp * job.parallel.cp
     fullest = 0.0
     found = stages(job)
     if len(found) > 2:  # no stage between the second and the last holds more than the second
         found = (found[1],) if light_ends else (*found[:2], found[-1])
     for stage in found:
-        states = zero_state_bytes(
-            stage.params / job.parallel.tp, dp=ranks, stage=job.train.zero_stage, accounting=accounting
+        states = sum(
+            zero_state_bytes(params, dp=ranks, stage=job.train.zero_stage, accounting=accounting).total
+            for params, ranks, _ in held_stage(job, stage).groups(job)
         )
         activations, logits = kept_for_backward(job, stage.index)
         kept = activations * habits.kept * (habits.kept_of_half if half else 1.0)
         loss = logits * habits.logits_factor
         gathered = 0.0
         if job.train.zero_stage == 3:  # two layers, whole, with their gradients in 16 and 32 bit
-            gathered = 2 * layer_params(job.model) / job.parallel.tp * (2 + 4)
-        fullest = max(fullest, states.total + kept + loss + gathered + habits.overhead_bytes)
+            gathered = 2 * held_layer(job).total * (2 + 4)
+        fullest = max(fullest, states + kept + loss + gathered + habits.overhead_bytes)
     return fullest

@@ -6,6 +6,7 @@ from functools import lru_cache
 from pdtlib.plan.ledger import block_bytes, element_bytes
 from pdtlib.plan.spec import Job, Parallel, Train
 from pdtlib.plan.time.collectives import collective_s
+from pdtlib.plan.time.constants import EXPERT_PASSES
 from pdtlib.plan.time.kernels import matmul_s, moved_s
 from pdtlib.plan.time.machine import System
 
@@ -103,9 +104,13 @@ def _layer_time(job: Job, system: System) -> LayerTime:
     width = 1 if narrow else element_bytes(job)
     linear = input_grad = weight_grad = 0.0
     for batch, m, n, k in shapes:
-        linear += matmul_s(m, n, k, chip=chip, flops=flops, batch=batch, element_bytes=width)
-        input_grad += matmul_s(m, k, n, chip=chip, flops=flops, batch=batch, element_bytes=width)
-        weight_grad += matmul_s(k, n, m, chip=chip, flops=flops, batch=batch, element_bytes=width)
+        # Experts' products are many small ones, and the host, which waits for the tokens' counts in every
+        # layer, cannot launch them ahead.
+        least = batch * software.kernel_s if batch > 1 else 0.0
+        each = {"chip": chip, "flops": flops, "batch": batch, "element_bytes": width}
+        linear += max(least, matmul_s(m, n, k, **each))
+        input_grad += max(least, matmul_s(m, k, n, **each))
+        weight_grad += max(least, matmul_s(k, n, m, **each))
     core_forward, core_backward, core_kernels = _attention_core(job, system)
     moved = _element_wise_bytes(job)
     touched = moved_s(moved, chip=chip, passes=software.passes)
@@ -115,7 +120,7 @@ def _layer_time(job: Job, system: System) -> LayerTime:
     rest_s = _bounded(input_grad + core_backward + 2 * touched, 2 * kernels - len(shapes), system)
     tp_forward, tp_backward = _tensor_parallel(job, system)
     cp_forward, cp_backward = _context_parallel(job, system, core_forward, core_backward)
-    ep_one_way = _expert_parallel(job, system)
+    ep_one_way = _expert_parallel(job, system) * (1 - software.overlap_ep)
     forward = Work(forward_s, tp_forward, cp_forward, ep_one_way)
     again = Work()
     if job.train.recompute == "full":
@@ -167,7 +172,8 @@ def _element_wise_bytes(job: Job) -> float:
     moved += 2 * heads if model.positions == "rotary" else 0
     moved += (3 if model.activation == "swiglu" else 2) * inner
     if model.moe is not None:
-        moved += 4 * copies * tokens * model.hidden * element_bytes(job) / tp  # sent out and put back
+        # Permuted, sorted by expert, quantised, padded, weighted, put back in order: see EXPERT_PASSES.
+        moved += EXPERT_PASSES * copies * tokens * model.hidden * element_bytes(job) / tp
     return moved
 
 
@@ -217,5 +223,14 @@ def _expert_parallel(job: Job, system: System) -> float:
     if job.model.moe is None or job.parallel.ep == 1:
         return 0.0
     near = max(1, system.gpus_per_node // job.parallel.tp)
-    size = block_bytes(job) * job.model.moe.top_k / (job.parallel.tp if job.train.sequence_parallel else 1)
-    return 2 * collective_s("all_to_all", size, job.parallel.ep, fabric=system.links, ranks_per_node=near)
+    block = block_bytes(job) / (job.parallel.tp if job.train.sequence_parallel else 1)
+    top_k, ep, links = job.model.moe.top_k, job.parallel.ep, system.links
+    if ep <= near:
+        return 2 * collective_s("all_to_all", block * top_k, ep, fabric=links, ranks_per_node=near)
+    # A token crosses the network once for every other node that an expert of its is on, and is copied there.
+    nodes = ep / near
+    reached = (nodes - 1) * (1 - (1 - 1 / nodes) ** top_k)
+    out = block * reached * ep / (ep - near)  # of which all_to_all sends the part that leaves the node
+    inside = collective_s("all_to_all", block * top_k, near, fabric=links, ranks_per_node=near)
+    across = collective_s("all_to_all", out, ep, fabric=links, ranks_per_node=near)
+    return 2 * (inside + across)

@@ -63,11 +63,11 @@ class Software:
     ``passes`` multiplies the traffic of element-wise kernels (1 when all are fused, as compilers do).
     ``kernel_s`` is the host's time to launch one kernel, which bounds small layers. ``overlap_*`` are
     shares of communication that run beside computation: of tensor-parallel messages forwards and backwards
-    (where the weights' gradients can hide them), of data-parallel ones, of sends between stages. ``step_s``
-    is what every step costs besides (data, logging, Python). ``matmul_share`` multiplies the chip's rate:
-    clocks under load, kernels chosen. ``attention_share`` is the share of a large product's rate that its
-    fused attention kernel reaches, ``inter_share`` the share of the network's rate that its collectives
-    reach, ``fp8_share`` the share of the chip's fp8 rate that quantising leaves.
+    (where the weights' gradients can hide them), of data-parallel ones, of sends between stages, of experts'
+    all-to-alls. ``step_s`` is what every step costs besides (data, logging, Python). ``matmul_share``
+    multiplies the chip's rate: clocks under load, kernels chosen. ``attention_share`` is the share of a large
+    product's rate that its fused attention kernel reaches, ``inter_share`` the share of the network's rate
+    that its collectives reach, ``fp8_share`` the share of the chip's fp8 rate that quantising leaves.
     """
 
     name: str
@@ -77,6 +77,7 @@ class Software:
     overlap_tp_back: float
     overlap_dp: float
     overlap_pp: float
+    overlap_ep: float
     step_s: float
     matmul_share: float
     attention_share: float

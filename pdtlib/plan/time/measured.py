@@ -59,6 +59,7 @@ def measured_system(job: Job, measured: Measured) -> System:
         overlap_tp_back=0.0,
         overlap_dp=0.0,
         overlap_pp=0.0,
+        overlap_ep=0.0,
         step_s=0.0,
         matmul_share=1.0,
         attention_share=rate.attention_flops_per_s / best,

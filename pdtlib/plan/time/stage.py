@@ -50,7 +50,15 @@ def chunk_work(job: Job, chunk: Chunk, *, system: System) -> StageWork:
     if chunk.first:
         touched = Work(moved_s(3 * block_bytes(job), chip=system.chip, passes=system.software.passes))
         forward, backward = forward + touched, backward + touched
+    if job.parallel.schedule == "dualpipe" and job.parallel.pp > 1:
+        forward, backward = _beside(forward), _beside(backward)
     return StageWork(forward, backward, weight)
+
+
+def _beside(work: Work) -> Work:
+    """DualPipe runs a forward beside a backward, so that each pass's all-to-alls hide behind the other's
+    computation (DeepSeek-V3, arXiv:2412.19437, section 3.2.1)."""
+    return replace(work, ep_s=max(0.0, work.ep_s - work.compute_s))
 
 
 def places_work(job: Job, *, system: System, fewer_at_ends: int = 0) -> list[list[StageWork]]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from pdtlib.plan.chunks import layout_of, num_layers, passed_chunks
 from pdtlib.plan.ledger import block_bytes
-from pdtlib.plan.params import layer_params, stages
 from pdtlib.plan.spec import Job
 from pdtlib.plan.states import engine_accounting, optimizer_traffic
 from pdtlib.plan.time.collectives import collective_s
+from pdtlib.plan.time.held import Held, held_layer, held_most
 from pdtlib.plan.time.kernels import moved_s
 from pdtlib.plan.time.layer import Work
 from pdtlib.plan.time.machine import System
@@ -120,61 +120,59 @@ def _sends(job: Job, system: System) -> tuple[float, float]:
     return send_s, send_s * (1 - system.software.overlap_pp)
 
 
-def _largest_stage_params(job: Job) -> float:
-    return max(stage.params for stage in stages(job)) / job.parallel.tp
-
-
 def _optimizer_s(job: Job, system: System) -> float:
     """AdamW moves gradient, master copy, moments and working copy over the memory."""
     accounting = engine_accounting(job.train.precision, job.train.grad_precision)
-    shared = job.parallel.dp * job.parallel.cp if job.train.zero_stage else 1
-    moved = optimizer_traffic(accounting) * _largest_stage_params(job) / shared
+    held, zero = held_most(job), job.train.zero_stage > 0
+    params = sum(each / (ranks if zero else 1) for each, ranks, _ in held.groups(job))
+    moved = optimizer_traffic(accounting) * params
     rate = system.chip.optimizer_bytes_per_s
     return moved / rate if rate else moved_s(moved, chip=system.chip)
 
 
 def _data_parallel_s(job: Job, slowest: StageWork, system: System) -> float:
     """Seconds that gradients and parameters keep the step waiting."""
-    ranks = job.parallel.dp * job.parallel.cp
-    if ranks == 1:
+    if job.parallel.dp * job.parallel.cp == 1:
         return 0.0
-    accounting = engine_accounting(job.train.precision, job.train.grad_precision)
-    params, overlap = _largest_stage_params(job), system.software.overlap_dp
-
-    def seconds(collective: str, width: float) -> float:
-        near = max(1, system.gpus_per_node // job.parallel.tp)
-        return collective_s(collective, params * width, ranks, fabric=system.links, ranks_per_node=near)
-
     if job.train.zero_stage == 3:
         return _sharded_s(job, slowest, system)
+    accounting = engine_accounting(job.train.precision, job.train.grad_precision)
+    held, overlap = held_most(job), system.software.overlap_dp
     if job.train.zero_stage == 0:
-        reduce, gather, reductions = seconds("all_reduce", accounting.grads), 0.0, 1
+        reduce, gather, reductions = (
+            _over_replicas_s("all_reduce", held, accounting.grads, job, system),
+            0.0,
+            1,
+        )
     else:
-        reduce, gather = seconds("reduce_scatter", accounting.grads), seconds("all_gather", accounting.params)
+        reduce = _over_replicas_s("reduce_scatter", held, accounting.grads, job, system)
+        gather = _over_replicas_s("all_gather", held, accounting.params, job, system)
         reductions = job.gradient_accumulation if job.train.zero_stage == 2 else 1
     hidden = overlap * slowest.backward.total, overlap * slowest.forward.total
     return reductions * max(0.0, reduce - hidden[0]) + max(0.0, gather - hidden[1])
 
 
+def _over_replicas_s(collective: str, held: Held, width: float, job: Job, system: System) -> float:
+    """Seconds of a collective on ``width`` bytes a parameter over all ranks that hold the same ones."""
+    return sum(
+        collective_s(collective, params * width, ranks, fabric=system.links, ranks_per_node=near)
+        for params, ranks, near in held.groups(job)
+    )
+
+
 def _sharded_s(job: Job, slowest: StageWork, system: System) -> float:
     """ZeRO-3: layers are gathered one ahead, gradients reduced one behind; the excess waits."""
     accounting = engine_accounting(job.train.precision, job.train.grad_precision)
-    ranks = job.parallel.dp * job.parallel.cp
-    near = max(1, system.gpus_per_node // job.parallel.tp)
     layers = max(num_layers(job, stage) for stage in range(job.parallel.pp))
-
-    def seconds(collective: str, num_bytes: float) -> float:
-        return collective_s(collective, num_bytes, ranks, fabric=system.links, ranks_per_node=near)
-
-    each = layer_params(job.model) / job.parallel.tp
-    gather = seconds("all_gather", each * accounting.params)
-    reduce = seconds("reduce_scatter", each * accounting.grads)
+    most, each = held_most(job), held_layer(job)
+    gather = _over_replicas_s("all_gather", each, accounting.params, job, system)
+    reduce = _over_replicas_s("reduce_scatter", each, accounting.grads, job, system)
     overlap = system.software.overlap_dp
     forward = max(0.0, gather - overlap * slowest.forward.total / layers)
     again = gather if job.train.reshard_after_forward else 0.0
     backward = max(0.0, again + reduce - overlap * slowest.backward.total / layers)
-    rest = _largest_stage_params(job) - each * layers
-    root = seconds("all_gather", rest * accounting.params) + seconds(
-        "reduce_scatter", rest * accounting.grads
+    rest = Held(max(0.0, most.shared - each.shared * layers), 0.0)
+    root = _over_replicas_s("all_gather", rest, accounting.params, job, system) + _over_replicas_s(
+        "reduce_scatter", rest, accounting.grads, job, system
     )
     return job.gradient_accumulation * (layers * (forward + backward) + gather + (1 - overlap) * root)
