@@ -21,7 +21,12 @@ FOLDERS = sorted(path.parent for path in ROOT.glob("labs/[0-9]*_*/lab.py"))
 
 
 def test_every_lab_has_its_parts() -> None:
-    assert [folder.name for folder in FOLDERS] == ["01_activation_memory", "02_zero", "03_tensor_parallel"]
+    assert [folder.name for folder in FOLDERS] == [
+        "01_activation_memory",
+        "02_zero",
+        "03_tensor_parallel",
+        "04_pipeline",
+    ]
     for folder in FOLDERS:
         assert (folder / "README.md").exists()
         assert (folder / "expected.txt").exists()

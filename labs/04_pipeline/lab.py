@@ -1,0 +1,312 @@
+"""Lab 04: every pipeline schedule, first on stages that sleep, then on a real model.
+
+Part one runs each schedule on stages whose computation is a sleep, and compares what happened with the
+simulator: the order of actions and the activations alive exactly, times with their error. Part two trains one
+model under each schedule that a job can name and compares losses, gradient norms and parameters with one
+process, and every message with the plan. The lab exits with 1 if something that must be exact is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import sleeping
+import torch
+import torch.distributed as dist
+
+from pdtlib.book.measured import Row, lines, ranks_off, relative_difference
+from pdtlib.engine.data import Batches, Corpus
+from pdtlib.engine.dist import init, shutdown
+from pdtlib.engine.mesh import Group, Mesh, build_mesh
+from pdtlib.engine.optimizer import ShardedAdamW
+from pdtlib.engine.parallelize import parallelize
+from pdtlib.engine.training.step import compute_gradients, micro_batches
+from pdtlib.plan.job import Job, from_dict, replace
+from pdtlib.plan.ledger import messages
+from pdtlib.plan.params import count
+from pdtlib.plan.schedule import FAMILIES, NAMES, schedule_problems
+from pdtlib.plan.spec import SCHEDULES
+from pdtlib.plan.units import percent_text
+
+LAUNCH = "torchrun --standalone --nproc-per-node 4 labs/04_pipeline/lab.py"
+
+LAPTOP = {
+    "model": {
+        "layers": 16,
+        "hidden": 48,
+        "heads": 3,
+        "kv_heads": 1,
+        "ffn": 131,
+        "vocab": 256,
+        "seq": 64,
+        "activation": "swiglu",
+        "tied_embeddings": True,
+    },
+    "train": {"micro_batch": 1, "precision": "fp32", "learning_rate": 1e-3, "clip_grad_norm": 0.5},
+}
+GPU = {
+    "model": {
+        **LAPTOP["model"],
+        "layers": 32,
+        "hidden": 1024,
+        "heads": 16,
+        "kv_heads": 4,
+        "ffn": 2731,
+        "seq": 1024,
+    },
+    "train": {**LAPTOP["train"], "learning_rate": 3e-4},
+}
+GPU_LARGE = {
+    "model": {**GPU["model"], "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 11008, "seq": 2048},
+    "train": {**GPU["train"], "precision": "bf16"},
+}
+PRESETS = {"laptop": LAPTOP, "gpu": GPU, "gpu-large": GPU_LARGE}
+STEPS = 3
+TOLERANCE = {"fp32": 1e-4, "bf16": 5e-2}
+UNIT_MS = 40
+
+
+def sleep_report(name: str, group: Group, *, microbatches: int, unit_s: float) -> dict[str, Any] | None:
+    """One schedule on sleeping stages: exact rows, and times beside the simulator's; None but on rank 0."""
+    measured = sleeping.run(name, group, microbatches=microbatches, unit_s=unit_s)
+    if measured is None:
+        return None
+    plan = sleeping.planned(name, stages=group.size, microbatches=microbatches, unit_s=unit_s)
+    orders = [[str(act) for act in program] for program in plan.schedule.programs]
+    alive = [sleeping.planned_alive(plan, rank) for rank in range(group.size)]
+    came_back = [
+        [
+            float(len(plan.schedule.layout.micro_batches(chunk, microbatches)))
+            for chunk in range(plan.schedule.chunks)
+        ]
+        for _ in range(group.size)
+    ]
+    title = FAMILIES[name].title
+    ran = measured.timeline
+    rows = [
+        Row(title, "ranks whose order is the table's", group.size, _equal(orders, measured.orders)),
+        Row(title, "ranks that hold what they should", group.size, _equal(alive, measured.most_alive)),
+        Row(title, "ranks with every gradient", group.size, _equal(came_back, measured.passed)),
+    ]
+    return {
+        "name": name,
+        "title": title,
+        "rows": [row.report() for row in rows],
+        "alive": measured.most_alive,
+        "step_s": {"predicted": plan.makespan, "measured": ran.makespan},
+        "idle": {"predicted": plan.bubble_fraction, "measured": ran.bubble_fraction},
+        "start": [list(times) for times in ran.start],
+        "end": [list(times) for times in ran.end],
+    }
+
+
+def _equal(planned: list[Any], measured: list[Any]) -> int:
+    """On how many ranks the two agree."""
+    return sum(ours == theirs for ours, theirs in zip(planned, measured, strict=True))
+
+
+def train(job: Job, mesh: Mesh, batches: Batches) -> dict[str, Any]:
+    """A few steps on this mesh: losses, norms, this rank's parameters, the messages of the last step."""
+    parts = parallelize(job, mesh, device=mesh.device)
+    optimizer = ShardedAdamW(parts.replica, lr=job.train.learning_rate, weight_decay=job.train.weight_decay)
+    losses, norms = [], []
+    for step in range(STEPS):
+        mesh.ledger.clear()
+        found = compute_gradients(
+            parts,
+            optimizer,
+            micro_batches(parts, batches, step),
+            step=step,
+            max_norm=job.train.clip_grad_norm or math.inf,
+        )
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(found.loss)
+        norms.append(found.grad_norm)
+    return {
+        "losses": losses,
+        "norms": norms,
+        "parameters": parts.replica.full_parameters(),
+        "sent": mesh.ledger.rows(),
+    }
+
+
+def train_rows(job: Job, mesh: Mesh, batches: Batches, alone: dict[str, Any]) -> list[Row]:
+    """One schedule on the model, against one process and the plan: the rows of this rank."""
+    result = train(job, mesh, batches)
+    tolerance = TOLERANCE[job.train.precision]
+    planned = [row.row() for row in messages(job, mesh.group("pp").rank)]
+    title = FAMILIES[job.parallel.schedule].title
+
+    def difference(name: str) -> float:
+        pairs = zip(result[name], alone[name], strict=True)
+        return max(abs(ours - theirs) / abs(theirs) for ours, theirs in pairs)
+
+    parameters = max(
+        relative_difference(tensor.cpu(), alone["parameters"][name])
+        for name, tensor in result["parameters"].items()
+    )
+    sent = [round(sum(row["sent_bytes_per_rank"] for row in rows)) for rows in (planned, result["sent"])]
+    return [
+        Row(title, "bytes sent by this rank in a step", *sent),
+        Row(title, "messages that differ from the plan", 0, _differing(planned, result["sent"])),
+        Row(title, "losses, against one process", 0, difference("losses"), tolerance),
+        Row(title, "gradient norms", 0, difference("norms"), tolerance),
+        Row(title, "parameters after the last step", 0, parameters, 10 * tolerance),
+    ]
+
+
+def _differing(planned: list[dict[str, Any]], sent: list[dict[str, Any]]) -> int:
+    """Kinds of messages that are not as often in both."""
+    ours, theirs = map(_counts, (planned, sent))
+    return sum(ours[kind] != theirs[kind] for kind in ours | theirs)
+
+
+def _counts(rows: list[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
+    kinds: Counter[tuple[Any, ...]] = Counter()
+    for row in rows:
+        kinds[row["axis"], row["collective"], row["phase"], row["message_bytes"]] += row["count"]
+    return kinds
+
+
+def reference(job: Job, batches: Batches, group: Group, device: torch.device) -> dict[str, Any]:
+    """The same training in one process, on rank 0; every rank gets its results."""
+    found: list[Any] = [None]
+    if group.rank == 0:
+        alone = replace(
+            job, {"parallel.pp": 1, "parallel.schedule": "1f1b", "parallel.vpp": 1, "hardware.n_gpus": 1}
+        )
+        result = train(alone, Mesh(None, device), batches)
+        result["parameters"] = {name: value.cpu() for name, value in result["parameters"].items()}
+        found = [result]
+    if group.size > 1:
+        dist.broadcast_object_list(found, src=0, group=group.process_group)
+    return found[0]
+
+
+def jobs(preset: dict[str, Any], stages: int, microbatches: int) -> list[Job]:
+    """A job for each schedule that this number of stages can run."""
+    tables = {
+        **preset,
+        "train": {**preset["train"], "global_batch": microbatches * preset["train"]["micro_batch"]},
+    }
+    found = []
+    for name in SCHEDULES:
+        if not schedule_problems(name, stages=stages, microbatches=microbatches):
+            parallel = {"pp": stages, "schedule": name}
+            if name == "interleaved":
+                parallel["vpp"] = 2
+            found.append(from_dict({**tables, "parallel": parallel}))
+    return found
+
+
+def show_sleeping(reports: list[dict[str, Any]]) -> None:
+    print("\nsleeping stages: seconds of a step, and the share of the stages' time that is idle")
+    print(f"  {'':34s} {'predicted':>9s} {'measured':>9s} {'error':>7s}   {'predicted':>9s} {'measured':>9s}")
+    for report in reports:
+        seconds, idle = report["step_s"], report["idle"]
+        error = seconds["measured"] / seconds["predicted"] - 1
+        times = f"{seconds['predicted']:9.2f} {seconds['measured']:9.2f} {100 * error:5.1f} %"
+        print(
+            f"  {report['title']:34s} {times}   {percent_text(idle['predicted']):>9s} "
+            f"{percent_text(idle['measured']):>9s}"
+        )
+    for row in (Row(**_fields(row)) for report in reports for row in report["rows"]):
+        if not row.right:
+            print(f"  {row.part}: {row.quantity}: {row.measured:g} of {row.predicted:g}  NOT as predicted")
+
+
+def _fields(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in ("error", "right")}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--preset", choices=sorted(PRESETS), default="laptop")
+    parser.add_argument(
+        "--unit-ms", type=int, default=UNIT_MS, help="a stage's forward, and each half backward"
+    )
+    parser.add_argument("--data", type=Path, nargs="*", default=[], help="text files or .bin token files")
+    parser.add_argument("--json", type=Path, help="write predicted, measured and error to this file")
+    options = parser.parse_args()
+    if options.preset != "laptop" and not torch.cuda.is_available():
+        parser.error(f"--preset {options.preset}: needs a GPU for each process; valid here: laptop")
+    if options.unit_ms < 1:
+        parser.error(f"--unit-ms {options.unit_ms}: valid: 1 or more")
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size < 2:
+        parser.error(f"{world_size} process: a pipeline needs 2 or more; start it with torchrun")
+    device = init("gloo" if options.preset == "laptop" else None)
+    mesh = build_mesh({"pp": world_size}, device_type=device.type)
+    group = mesh.group("pp")
+    microbatches = 2 * world_size
+    sleeps = []
+    if device.type == "cpu":
+        for name in NAMES:
+            if schedule_problems(name, stages=world_size, microbatches=microbatches):
+                continue
+            unit_s = options.unit_ms / 1000
+            report = sleep_report(name, group, microbatches=microbatches, unit_s=unit_s)
+            sleeps += [] if report is None else [report]
+    todo = jobs(PRESETS[options.preset], world_size, microbatches)
+    model = todo[0].model
+    batches = Batches(
+        Corpus(options.data, vocab=model.vocab),
+        seq=model.seq,
+        global_batch=todo[0].train.global_batch,
+        seed=todo[0].train.seed,
+    )
+    alone = reference(todo[0], batches, group, device)
+    trained = []
+    for job in todo:
+        rows = train_rows(job, mesh, batches, alone)
+        off = ranks_off(rows, group)
+        trained.append({"schedule": job.parallel.schedule, "rows": rows, "ranks_off": off})
+    shutdown()
+    if group.rank:
+        return 0
+    print(f"{world_size} processes on {device.type}, {microbatches} micro-batches a step")
+    if sleeps:
+        show_sleeping(sleeps)
+    else:
+        print("sleeping stages: left out, since they sleep on CPUs")
+    size = f"{count(model).total:,d} parameters in {model.layers} layers"
+    print(f"\na model of {size}, {STEPS} steps; rows of rank 0")
+    for line in lines([row for report in trained for row in report["rows"]]):
+        print(line)
+    off_anywhere = [report["schedule"] for report in trained if report["ranks_off"]]
+    if off_anywhere:
+        print(f"NOT as predicted on some rank: {', '.join(off_anywhere)}")
+    right = not off_anywhere and all(row["right"] for report in sleeps for row in report["rows"])
+    if options.json:
+        text = json.dumps(
+            {
+                "lab": "04",
+                "preset": options.preset,
+                "device": device.type,
+                "world_size": world_size,
+                "microbatches": microbatches,
+                "unit_s": options.unit_ms / 1000,
+                "params": count(model).total,
+                "one_process": {"losses": alone["losses"], "norms": alone["norms"]},
+                "sleeping": sleeps,
+                "trained": [
+                    {**report, "rows": [row.report() for row in report["rows"]]} for report in trained
+                ],
+            },
+            indent=1,
+        )
+        options.json.write_text(text + "\n", encoding="utf-8")
+    print("every order, message and gradient as predicted" if right else "NOT as predicted: see above")
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
