@@ -41,7 +41,7 @@ class Setting:
 
     ``element_bytes`` is that of the activations (2 in 16 bit), ``mask_bytes`` that of a dropout mask (1 on
     GPUs). ``fused_swiglu`` says that silu and product are one kernel, which keeps gate and up alone;
-    separate ones also keep silu(gate).
+    separate ones also keep silu(gate). ``ulysses`` says that ``cp`` ranks exchange heads, not blocks.
     """
 
     micro_batch: int = 1
@@ -54,6 +54,7 @@ class Setting:
     element_bytes: int = 2
     mask_bytes: int = 1
     fused_swiglu: bool = True
+    ulysses: bool = False
 
 
 def layer_tensors(model: Model, *, setting: Setting) -> tuple[SavedTensor, ...]:

@@ -41,17 +41,20 @@ def cpu_layer_tensors(model: Model, *, setting: Setting) -> tuple[SavedTensor, .
 def cpu_outside_bytes(model: Model, *, setting: Setting, first: bool, last: bool) -> float:
     """Bytes kept once for a micro-batch outside the layers, without the loss's logits.
 
-    The first stage keeps the tokens, positions and rotary tables (whose casts every stage makes) and the
-    embedding's dropout mask; the last the final norm, the head's input and :func:`cpu_loss_tensors`.
+    The first stage keeps the tokens, positions and rotary tables (whose casts every stage makes), which of
+    the tokens are in its rows of a cut embedding, and the embedding's dropout mask; the last the final norm,
+    the head's input and :func:`cpu_loss_tensors`.
     """
     sizes = Sizes(model, replace(setting, mask_bytes=setting.element_bytes))
     kept = 0.0
     if first:
-        kept += 8 * sizes.tokens
-        kept += 8 * setting.seq if model.positions == "learned" else 0.0
+        kept += (8 + (setting.tp > 1)) * sizes.tokens
+        # Ulysses' positions are a view of all of them.
+        numbers = setting.seq / (1 if setting.ulysses else setting.cp)
+        kept += 8 * numbers if model.positions == "learned" else 0.0
         kept += sum(tensor.bytes for tensor in _mask("embedding dropout mask", model, sizes))
     if model.positions == "rotary" and setting.recompute != "full":
-        kept += setting.seq * model.head_dim * setting.element_bytes
+        kept += setting.seq / setting.cp * model.head_dim * setting.element_bytes
     if last:
         kept += sum(tensor.bytes for tensor in _norm("norm", model, sizes))
         kept += sizes.tensor("head input", sizes.hidden, "sequence", "the head's gradient").bytes
@@ -117,7 +120,7 @@ def _core(model: Model, sizes: Sizes) -> Iterator[SavedTensor]:
     yield sizes.tensor("v", key, "tensor", "the gradient of the weights in softmax(...) v", wide)
     if fused:
         yield sizes.tensor("log-sum-exp", sizes.rows, "tensor", "softmax is computed again from it, fp32", 4)
-        if grouped or model.positions == "rotary":
+        if grouped or model.positions == "rotary" or setting.ulysses:
             # The kernel's layout is heads first then, and the output projection reads a copy.
             yield sizes.tensor("attention output", sizes.query, "tensor", "the kernel's own gradient")
         return

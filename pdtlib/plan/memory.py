@@ -47,6 +47,7 @@ def setting_of(job: Job) -> Setting:
         recompute=train.recompute,
         flash_attention=train.flash_attention,
         element_bytes=element_bytes(job),
+        ulysses=job.parallel.cp > 1 and job.parallel.context == "ulysses",
     )
 
 

@@ -1,13 +1,17 @@
-"""What autograd saves in a whole model on a CPU is what the plan predicts, byte for byte."""
+"""What autograd saves in a whole model on a CPU is what the plan predicts, byte for byte, in every layout."""
 
 import pytest
 import torch
 
+from pdtlib.engine.dist import spawn
 from pdtlib.engine.loss import token_loss_sum
+from pdtlib.engine.mesh import build_mesh
 from pdtlib.engine.models import Transformer
+from pdtlib.engine.parallelize import parallelize
 from pdtlib.observe.memory import ActivationMeter
 from pdtlib.plan.job import from_dict
 from pdtlib.plan.memory import recomputed_layer_bytes, stage_memory
+from pdtlib.plan.spec import Job
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 MODELS = {
@@ -69,3 +73,48 @@ def test_recomputed_layers_change_no_bit(recompute, layers):
         loss.backward()
         found.append([loss.detach(), *(param.grad for param in net.parameters())])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+LAYOUTS = [
+    ({"dp": 2}, {}),
+    ({"tp": 2}, {}),
+    ({"tp": 2}, {"sequence_parallel": True}),
+    ({"cp": 2}, {}),
+    ({"cp": 2, "context": "ulysses"}, {}),
+]
+
+
+def layouts() -> list[Job]:
+    """Both families in every layout, with every recomputation and both precisions."""
+    found = []
+    for parallel, train in LAYOUTS:
+        for kind in ("llama with query and key norms", "gpt"):
+            for recompute, precision in (("none", "bf16"), ("selective", "fp32"), ("full", "fp32")):
+                model = {"layers": 2, "hidden": 64, "heads": 4, "vocab": 99, "seq": 48, **MODELS[kind]}
+                batch = {"micro_batch": 2, "global_batch": 2 * parallel.get("dp", 1)}
+                train = {**train, **batch, "recompute": recompute, "precision": precision}
+                found.append(from_dict({"model": model, "train": train, "parallel": parallel}))
+    return found
+
+
+def saved_in_layouts() -> list[int]:
+    found = []
+    for job in layouts():
+        parts = parallelize(job, build_mesh(job.parallel))
+        tokens = torch.randint(99, (2, 49))
+        inputs, targets = (parts.take(part).clone() for part in (tokens[:, :-1], tokens[:, 1:]))
+        states = [flat.params.tensor for flat in parts.replica.flats]
+        with ActivationMeter(excluded=[*parts.replica.parameters(), *states]) as meter:
+            loss = parts.loss_sum(parts.replica(inputs), targets)
+        found.append(meter.held_bytes)
+        loss.backward()
+    return found
+
+
+def test_saved_bytes_in_every_layout() -> None:
+    """Over dp, tp with and without SP, and cp of both kinds, a rank keeps what the plan says, exactly."""
+    for counted in spawn(saved_in_layouts, 2, timeout_s=200):
+        for job, held in zip(layouts(), counted, strict=True):
+            predicted = stage_memory(job, 0)
+            kept = predicted.activations - recomputed_layer_bytes(job) + predicted.logits
+            assert held == kept, (job.parallel, job.train)
