@@ -14,6 +14,7 @@ IDS = (
     "overlap",
     "tensor-split",
     "schedule-player",
+    "sequence-regions",
 )
 
 

@@ -67,7 +67,9 @@ def test_views_say_in_words_and_tables_what_they_draw(explorer):
     assert len({readout.name for readout in view.readouts}) == len(view.readouts)
 
 
-@pytest.mark.parametrize("id", ["memory-stack", "training-time", "zero", "overlap", "tensor-split"])
+@pytest.mark.parametrize(
+    "id", ["memory-stack", "training-time", "zero", "overlap", "tensor-split", "sequence-regions"]
+)
 def test_a_job_carried_to_an_explorer_and_back_is_the_same_state(id):
     explorer = catalog.get(id)
     state = explorer.state({"model": "llama3-8b"})
