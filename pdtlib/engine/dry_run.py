@@ -7,6 +7,7 @@ a step, and what the rank holds and sends is read off its live tensors and its l
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pdtlib.engine.mesh import Mesh, build_mesh
+from pdtlib.engine.models import MoE
 from pdtlib.engine.optimizer import ShardedAdamW
 from pdtlib.engine.parallelize import Parallelized, parallelize
 from pdtlib.engine.training.step import compute_gradients
@@ -56,7 +58,8 @@ def dry_run(job: Job, *, rank: int = 0) -> dict[str, Any]:
     """What this rank of the job holds, and sends in every optimizer step.
 
     ``memory`` are bytes of its parameters, gradients and optimizer states after the last backward pass;
-    ``comm`` are the rows of its ledger with the keys of ``pdt predict``'s. Raises
+    ``comm`` are the rows of its ledger with the keys of ``pdt predict``'s. Experts get as many tokens each.
+    Raises
     :class:`pdtlib.plan.spec.JobError` for a job that the engine does not train and ValueError for a rank that
     it does not have.
     """
@@ -80,8 +83,8 @@ def step(job: Job, mesh: Mesh) -> dict[str, int]:
     mesh.ledger.clear()  # of what was sent to set up
     tokens = parts.take(torch.zeros(job.train.micro_batch, job.model.seq, dtype=torch.int64))
     micro_batches = [(tokens, tokens)] * job.gradient_accumulation
-    if parts.pipeline is not None and mesh.group("pp").backend == "fake":
-        parts.pipeline.executor.expect(_between_stages(job, parts, tokens))
+    if mesh.group("dp").backend == "fake":
+        _tell_what_fake_tensors_cannot(job, parts, tokens)
     compute_gradients(parts, optimizer, micro_batches, max_norm=job.train.clip_grad_norm or inf)
     tensors = {**parts.replica.held(), **optimizer.held()}
     memory = {name: held_bytes(tensors[name]) for name in ("params", "grads", "optimizer")}
@@ -90,7 +93,22 @@ def step(job: Job, mesh: Mesh) -> dict[str, int]:
     return memory
 
 
-def _between_stages(job: Job, parts: Parallelized, tokens: torch.Tensor) -> torch.Tensor:
-    """A message of the pipeline: hidden states [b, S/cp, h], of which sequence parallelism has a slice."""
-    positions = tokens.shape[1] // (job.parallel.tp if job.train.sequence_parallel else 1)
-    return torch.empty(len(tokens), positions, job.model.hidden, dtype=parts.replica.dtype)
+def _tell_what_fake_tensors_cannot(job: Job, parts: Parallelized, tokens: torch.Tensor) -> None:
+    """Sizes that the engine reads from messages or tensors: of what a pipeline's rank receives, and of the
+    rows that go to each expert, here as many to all."""
+    if parts.pipeline is not None:  # hidden states [b, S/cp, h], of which sequence parallelism has a slice
+        positions = tokens.shape[1] // (job.parallel.tp if job.train.sequence_parallel else 1)
+        shape = (len(tokens), positions, job.model.hidden)
+        parts.pipeline.executor.expect(torch.empty(shape, dtype=parts.replica.dtype))
+    for block in parts.replica.modules():
+        if isinstance(block, MoE):
+            block.numbers = partial(_even_numbers, block)
+
+
+def _even_numbers(block: MoE, counts: torch.Tensor, copies: int) -> list[list[int]]:
+    """What :func:`pdtlib.engine.models.moe.numbers_of` gives where all experts get as many copies."""
+    total, local = block.num_experts, len(block.experts)
+    even = [copies // total + (j < copies % total) for j in range(total)]
+    kept = [min(number, block.capacity(copies // block.top_k)) for number in even]
+    first = block.exchange.rank * local
+    return [even, kept, kept[first : first + local] * block.exchange.size]

@@ -21,7 +21,7 @@ from pdtlib.plan.chunks import chunk_runs, has_first, has_last, layout_of
 from pdtlib.plan.comm import Message
 from pdtlib.plan.flats import TINY_BYTES, data_parallel_messages, flats, gradient_bytes
 from pdtlib.plan.params import TensorSpec
-from pdtlib.plan.placement import is_repeated_head
+from pdtlib.plan.placement import is_expert, is_repeated_head
 from pdtlib.plan.spec import Job
 from pdtlib.plan.states import engine_accounting
 
@@ -109,7 +109,7 @@ def _tensor_gradients(job: Job, stage: int, data_rank: int) -> Iterator[Message]
         names, parts = (*names, "o.bias", "down.bias"), (*parts, "norm", "positions")
     width = engine_accounting(job.train.precision, job.train.grad_precision).grads
     rank = data_rank if job.train.zero_stage else None
-    found = flats(job, stage)
+    found = [flat for flat in flats(job, stage) if not is_expert(flat.members[0])]
 
     def partial(spec: TensorSpec) -> bool:
         return spec.part in parts or spec.name.endswith(names)
@@ -176,4 +176,6 @@ def _expert(job: Job, stage: int) -> Iterator[Message]:
     for phase, times in (("forward", calls), ("recompute", again), ("backward", calls)):
         yield Message("ep", "all_to_all", phase, 2 * times, size, ep)
     yield Message("ep", "all_to_all", "routing", calls + again, 8 * moe.experts, ep)
+    if moe.aux_loss:  # the balance of a micro-batch is that of all its positions
+        yield Message("cp", "all_reduce", "routing", calls + again, 8 * moe.experts, job.parallel.cp)
     yield Message("ep", "all_reduce", "grad_norm", int(job.train.zero_stage == 0), TINY_BYTES, ep)

@@ -46,7 +46,7 @@ class Exchange:
     """
 
     def __init__(self, group: Group) -> None:
-        self.group, self.size = group, group.size
+        self.group, self.rank, self.size = group, group.rank, group.size
 
     def counts(self, counts: Tensor) -> Tensor:
         """Rows that arrive here, by source rank and expert [size, E/size], of rows sent by expert [E]."""

@@ -23,7 +23,7 @@ class AtHome:
     :class:`pdtlib.engine.expert_parallel.Exchange` takes its place where ``size`` ranks share the experts.
     """
 
-    size = 1
+    rank, size = 0, 1
 
     def counts(self, counts: Tensor) -> Tensor:
         """Rows that arrive here, by source rank and expert [size, E/size], of rows sent by expert [E]."""
