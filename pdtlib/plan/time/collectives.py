@@ -14,9 +14,6 @@ from pdtlib.plan.comm import COLLECTIVES, ring_steps, sent_bytes
 from pdtlib.plan.spec import CollectiveRate
 from pdtlib.plan.time.machine import Fabric
 
-# (factor on the latency, share of the bandwidth) of the three protocols inside a node.
-PROTOCOLS = ((1.0, 0.11), (1.8, 0.72), (4.0, 1.0))
-
 
 def collective_s(
     collective: str, message_bytes: float, group_size: int, *, fabric: Fabric, ranks_per_node: int
@@ -57,7 +54,7 @@ def _inside(collective: str, message_bytes: float, group_size: int, fabric: Fabr
     if collective == "all_reduce" and group_size > 4:
         sent /= fabric.switch_gain
     rate = fabric.pair_bytes_per_s if group_size == 2 else fabric.intra_bytes_per_s
-    return min(factor * latency + sent / (share * rate) for factor, share in PROTOCOLS)
+    return min(factor * latency + sent / (share * rate) for factor, share in fabric.protocols)
 
 
 def _across(collective: str, message_bytes: float, group_size: int, together: int, fabric: Fabric) -> float:

@@ -33,11 +33,15 @@ class Chip:
     optimizer_bytes_per_s: float = 0.0
 
 
+USUAL_PROTOCOLS = ((1.0, 0.11), (1.8, 0.72), (4.0, 1.0))
+"""(factor on the latency, share of the rate) of the protocols inside a node: NCCL's LL, LL128 and Simple."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fabric:
     """Links of a cluster, one direction, as a rank achieves them.
 
-    Inside a node a collective of message m takes the best of a few protocols, each with a latency of
+    Inside a node a collective of message m takes the best of a few ``protocols``, each with a latency of
     ``intra_start_s + steps * intra_step_s`` times its factor; ``switch_gain`` is what a switch that reduces
     adds to an all-reduce over more than four ranks, ``pair_bytes_per_s`` what two GPUs have between them,
     less than the rest where no switch joins them. Between nodes a rank has its own network card.
@@ -53,6 +57,7 @@ class Fabric:
     inter_bytes_per_s: float
     inter_start_s: float
     inter_step_s: float
+    protocols: tuple[tuple[float, float], ...] = USUAL_PROTOCOLS
     measured: tuple[CollectiveRate, ...] = ()
 
 
