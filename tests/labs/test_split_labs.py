@@ -16,6 +16,7 @@ from pdtlib.engine.dist import spawn
 from pdtlib.engine.mesh import build_mesh
 
 TENSOR = ROOT / "labs" / "03_tensor_parallel"
+SEQUENCE = ROOT / "labs" / "06_sequence_parallel"
 
 
 def report_of(folder: Path, tmp_path: Path, *, processes: int) -> dict[str, Any]:
@@ -84,3 +85,56 @@ def test_lab_03_notices_a_missing_message() -> None:
         assert "difference of output" in found["g"]
         assert "bytes sent forward: one all-reduce" in found["g"]
         assert found["f"] == ["difference of the input's gradient", "bytes sent backward: one all-reduce"]
+
+
+@pytest.mark.parametrize("processes", [4, 2])
+def test_lab_06_is_as_predicted(processes: int, tmp_path: Path) -> None:
+    report = report_of(SEQUENCE, tmp_path, processes=processes)
+    by_part: dict[str, dict[str, float]] = {}
+    for row in report["rows"]:
+        by_part.setdefault(row["part"].split(":")[0], {})[row["quantity"]] = row["measured"]
+    t, layers = processes, 2
+    article = by_part["the article's attention, in float64"]
+    assert article["output over the right one, as printed"] == t
+    assert article["the input's gradient over the right one, as printed"] == t
+    norm = by_part["the gradient of a norm under SP, in float64"]
+    assert norm["error on this rank, from its positions alone"] > 0.3
+    sequence, alone = by_part["TP with SP"], by_part["TP alone"]
+    assert alone["messages forward"] == 2 * layers + 1
+    assert sequence["messages forward"] == 2 * alone["messages forward"]
+    assert sequence["bytes sent forward"] == alone["bytes sent forward"]
+    assert sequence["bytes sent backward"] == 1.5 * alone["bytes sent backward"]
+    kept = {way: rows.get("bytes kept for the backward pass", 0.0) for way, rows in by_part.items()}
+    assert kept["TP alone"] > 1.2 * kept["TP with SP"]
+    assert report["kept_alone"] == pytest.approx(t * kept["TP with SP"], rel=0.02)  # tables are whole
+    assert report["kept_alone"] == pytest.approx(t * kept["Ulysses"], rel=1e-3)
+    assert kept["Ulysses"] == kept["ring attention"]
+    assert by_part["Ulysses"]["bytes of parameters held"] > (t - 1) * sequence["bytes of parameters held"]
+
+
+def wrong_ways(folder: str) -> list[str]:
+    """Lab 06's rows on this rank when the gradients of norms are not summed over the ranks."""
+    lab: ModuleType = load(Path(folder) / "lab.py", "lab_06")
+    from pdtlib.engine.data_parallel.cut import ModelCut
+    from pdtlib.engine.mesh import Mesh
+
+    size = torch.distributed.get_world_size()
+    mesh = build_mesh({"tp": size})
+    model = {**lab.LAPTOP, "layers": 1, "seq": 32}
+    tables = {"model": model, "train": {"precision": "fp32", "sequence_parallel": True}}
+    job = lab.from_dict({**tables, "parallel": {"tp": size}})
+    one = lab.from_dict({"model": model, "train": {"precision": "fp32"}})
+    alone = lab.train(one, Mesh(None, mesh.device))
+    summed = ModelCut.sum_partial_gradients
+    ModelCut.sum_partial_gradients = lambda self, flats: None  # type: ignore[method-assign]
+    try:
+        rows = list(lab.way_rows(mesh, "TP with SP", job, alone))
+    finally:
+        ModelCut.sum_partial_gradients = summed  # type: ignore[method-assign]
+    return [row.quantity for row in rows if not row.right]
+
+
+def test_lab_06_notices_that_norms_gradients_are_not_summed() -> None:
+    for found in spawn(wrong_ways, 2, str(SEQUENCE)):
+        assert "largest difference of the norms" in found
+        assert "bytes sent forward" not in found
