@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+from pdtlib.cli.predict import refuse
+from pdtlib.plan.spec import JobError, Problem
+
 
 def compare(
     run: Annotated[Path, typer.Argument(help="A run directory that pdt run has written.")],
@@ -17,8 +20,7 @@ def compare(
     try:
         rows = rows_of(run)
     except ValueError as error:
-        typer.echo(f"pdt compare: {error}", err=True)
-        raise typer.Exit(2) from None
+        refuse(JobError([Problem("", str(error))]), as_json=json_)
     if json_:
         typer.echo(json.dumps(rows))
         return

@@ -6,10 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from pdtlib.cli.predict import as_job_error, print_problems
+from pdtlib.cli.predict import as_job_error, refuse
 from pdtlib.plan.job import load
-from pdtlib.plan.predict import problem_rows
-from pdtlib.plan.spec import JobError
+from pdtlib.plan.spec import JobError, Problem
 from pdtlib.plan.units import bytes_text
 
 
@@ -32,14 +31,9 @@ def dryrun(
     try:
         result = dry_run(load(job), rank=rank)
     except (JobError, OSError) as error:
-        refusal = as_job_error(error)
-        print_problems(refusal)
-        if json_:
-            typer.echo(json.dumps({"problems": problem_rows(refusal)}, ensure_ascii=False))
-        raise typer.Exit(2) from None
+        refuse(as_job_error(error, job), as_json=json_)
     except ValueError as error:
-        typer.echo(f"pdt dryrun: {error}", err=True)
-        raise typer.Exit(2) from None
+        refuse(JobError([Problem("--rank", str(error))]), as_json=json_)
     if json_:
         typer.echo(json.dumps({"problems": [], **result}))
     else:

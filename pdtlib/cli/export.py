@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-from pdtlib.cli.predict import as_job_error, print_problems
+from pdtlib.cli.predict import as_job_error, refuse
 from pdtlib.plan.export import TARGETS
 from pdtlib.plan.export import export as export_job
 from pdtlib.plan.job import load
-from pdtlib.plan.predict import problem_rows
-from pdtlib.plan.spec import JobError
+from pdtlib.plan.spec import JobError, Problem
 
 
 def export(
@@ -22,16 +21,11 @@ def export(
 ) -> None:
     """Write JOB as TO reads it. Exit code 2 with every reason if TO cannot express it."""
     if to not in TARGETS:
-        typer.echo(f"--to {to!r} is not known; valid: {', '.join(TARGETS)}", err=True)
-        raise typer.Exit(2)
+        refuse(JobError([Problem("--to", f"{to!r} is not known", tuple(TARGETS))]), as_json=json_)
     try:
         result = export_job(load(job), to=to)
     except (JobError, OSError) as error:
-        found = as_job_error(error)
-        print_problems(found)
-        if json_:
-            typer.echo(json.dumps({"problems": problem_rows(found)}, ensure_ascii=False))
-        raise typer.Exit(2) from None
+        refuse(as_job_error(error, job), as_json=json_)
     written = []
     try:
         Path(out).mkdir(parents=True, exist_ok=True)

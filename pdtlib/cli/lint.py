@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from pdtlib.cli.predict import as_job_error, refuse
 from pdtlib.plan.lint import lint_deepspeed
+from pdtlib.plan.spec import JobError, Problem
 
 
 def lint(
@@ -17,13 +19,14 @@ def lint(
 ) -> None:
     """Judge FILE key by key: ok, deprecated, ignored, rejected or unknown. Exit code 1 if any is rejected."""
     if for_ != "deepspeed":
-        typer.echo(f"--for {for_!r} is not known; valid: deepspeed", err=True)
-        raise typer.Exit(2)
+        refuse(JobError([Problem("--for", f"{for_!r} is not known", ("deepspeed",))]), as_json=json_)
     try:
         text = Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        typer.echo(f"cannot read {file}: {error}", err=True)
-        raise typer.Exit(2) from None
+    except UnicodeDecodeError as error:
+        message = f"{file} is not UTF-8 text ({error.reason} at byte {error.start})"
+        refuse(JobError([Problem("", message)]), as_json=json_)
+    except OSError as error:
+        refuse(as_job_error(error, file), as_json=json_)
     verdicts = lint_deepspeed(text)
     if json_:
         typer.echo(json.dumps([asdict(verdict) for verdict in verdicts], ensure_ascii=False))

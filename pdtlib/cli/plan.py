@@ -6,39 +6,46 @@ from typing import Annotated, Any
 
 import typer
 
-from pdtlib.cli.predict import as_job_error, known_software, print_problems
+from pdtlib.cli.predict import as_job_error, known_software, refuse
+from pdtlib.plan.hardware_file import peak_flops
 from pdtlib.plan.job import load, to_dict
 from pdtlib.plan.planner import Plan, Ranking
 from pdtlib.plan.planner import plan as best_plans
-from pdtlib.plan.predict import predict, problem_rows
+from pdtlib.plan.predict import predict
 from pdtlib.plan.spec import Job, JobError, Problem
 from pdtlib.plan.units import bytes_text, percent_text, time_text
 
 
 def plan(
     job: Annotated[str, typer.Argument(help="The job; of it the model, the batch and the hardware count.")],
-    gpus: Annotated[int, typer.Option(min=0, help="GPUs to plan for; the job's own number by default.")] = 0,
-    top: Annotated[int, typer.Option(min=1, help="How many plans to show.")] = 5,
+    gpus: Annotated[
+        int | None, typer.Option(help="GPUs to plan for; the job's own number by default.")
+    ] = None,
+    top: Annotated[int, typer.Option(help="How many plans to show.")] = 5,
     software: Annotated[str, typer.Option(help="The training stack whose times are predicted.")] = "",
     tokens: Annotated[float, typer.Option(help="Tokens to train on, for GPU-hours and cost.")] = 0.0,
     price: Annotated[float, typer.Option(help="Price of a GPU-hour.")] = 0.0,
     json_: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Rank the layouts of JOB by predicted time. Exit code 1 if none fits, 2 for a job that cannot work."""
-    stack = known_software(software)
-    for name, value in (("--tokens", tokens), ("--price", price)):
-        if not 0 <= value < math.inf:
-            typer.echo(f"pdt plan: {name} {value:g} is not valid; valid: 0 or more, finite", err=True)
-            raise typer.Exit(2)
+    stack = known_software(software, as_json=json_)
+    wrong = [
+        Problem(name, f"must be finite and at least 0, not {value:g}")
+        for name, value in (("--tokens", tokens), ("--price", price))
+        if not 0 <= value < math.inf
+    ]
+    wrong += [
+        Problem(name, f"must be at least 1, not {value}")
+        for name, value in (("--gpus", gpus), ("--top", top))
+        if value is not None and value < 1
+    ]
+    if wrong:
+        refuse(JobError(wrong), as_json=json_)
     try:
         chosen = _readable(job)
-        ranking = best_plans(chosen, num_gpus=gpus or None, top=top, software=stack)
+        ranking = best_plans(chosen, num_gpus=gpus, top=top, software=stack)
     except (JobError, OSError) as error:
-        found = as_job_error(error)
-        print_problems(found)
-        if json_:
-            typer.echo(json.dumps({"problems": problem_rows(found)}, ensure_ascii=False))
-        raise typer.Exit(2) from None
+        refuse(as_job_error(error, job), as_json=json_)
     if json_:
         typer.echo(json.dumps(_rows(ranking, stack, tokens, price), ensure_ascii=False))
     else:
@@ -48,10 +55,10 @@ def plan(
 
 
 def _readable(path: str) -> Job:
-    """The job; a GPU without published rates is one of its problems here."""
+    """The job; hardware without published or measured rates is one of its problems here."""
     found = load(path)
-    if found.hardware.gpu == "cpu":
-        message = "planning needs a GPU with published rates; name one, or a cluster"
+    if peak_flops(found) is None:
+        message = "planning needs rates: name a GPU or a cluster, or measure this machine with pdt calibrate"
         raise JobError([Problem("hardware.gpu", message)])
     return found
 

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -11,7 +11,16 @@ from pdtlib.plan.predict import predict as predict_job
 from pdtlib.plan.predict import problem_rows
 from pdtlib.plan.spec import JobError, Problem
 from pdtlib.plan.time.constants import SOFTWARE, USUAL_SOFTWARE
-from pdtlib.plan.units import bytes_text, column_unit, count_text, flops_text, percent_text, time_text
+from pdtlib.plan.units import (
+    TFLOP,
+    bytes_text,
+    column_unit,
+    count_text,
+    flops_text,
+    percent_text,
+    rate_text,
+    time_text,
+)
 
 
 def predict(
@@ -22,35 +31,33 @@ def predict(
 ) -> None:
     """Predict JOB. Exit code 2 with every problem on stderr if it cannot work."""
     if bool(job) == bool(jsonl):
-        typer.echo("pdt predict: give a JOB or --jsonl FILE, one of the two", err=True)
-        raise typer.Exit(2)
-    stack = known_software(software)
+        refuse(JobError([Problem("", "give a JOB or --jsonl FILE, one of the two")]), as_json=json_)
+    stack = known_software(software, as_json=json_)
     if jsonl:
         _predict_lines(jsonl, stack)
         return
     try:
         result = predict_job(load(job), software=stack)
     except (JobError, OSError) as error:
-        _refuse(as_job_error(error), as_json=json_)
+        refuse(as_job_error(error, job), as_json=json_)
     if json_:
         typer.echo(json.dumps(result, ensure_ascii=False))
     else:
         _show(result)
 
 
-def known_software(name: str) -> str:
+def known_software(name: str, *, as_json: bool) -> str:
     """The stack of that name, the usual one for ""; exit 2 for an unknown one."""
     if name and name not in SOFTWARE:
-        typer.echo(f"--software {name!r} is not known; valid: {', '.join(SOFTWARE)}", err=True)
-        raise typer.Exit(2)
+        refuse(JobError([Problem("--software", f"{name!r} is not known", tuple(SOFTWARE))]), as_json=as_json)
     return name or USUAL_SOFTWARE
 
 
-def as_job_error(error: JobError | OSError) -> JobError:
+def as_job_error(error: JobError | OSError, path: str) -> JobError:
     """A file that cannot be read, as a problem of the job."""
     if isinstance(error, JobError):
         return error
-    return JobError([Problem("", f"cannot read {error.filename}: {error.strerror}")])
+    return JobError([Problem("", f"cannot read {path}: {error.strerror or error}")])
 
 
 def print_problems(error: JobError) -> None:
@@ -60,7 +67,8 @@ def print_problems(error: JobError) -> None:
         typer.echo(f"{problem.field + ': ' if problem.field else ''}{problem.message}{valid}", err=True)
 
 
-def _refuse(error: JobError, *, as_json: bool) -> None:
+def refuse(error: JobError, *, as_json: bool) -> NoReturn:
+    """Exit 2 with every problem on stderr, and as JSON on stdout where that was asked for."""
     print_problems(error)
     if as_json:
         typer.echo(json.dumps({"problems": problem_rows(error)}, ensure_ascii=False))
@@ -75,7 +83,7 @@ def _predict_lines(path: str, stack: str) -> None:
         print_problems(JobError([Problem("", f"{path} is not UTF-8 text ({error.reason})")]))
         raise typer.Exit(2) from None
     except OSError as error:
-        print_problems(as_job_error(error))
+        print_problems(as_job_error(error, path))
         raise typer.Exit(2) from None
     bad = False
     for line in lines:
@@ -144,6 +152,6 @@ def _show_time(console: Any, result: dict[str, Any]) -> None:
     shown = ", ".join(f"{name} {time_text(seconds)}" for name, seconds in parts.items() if seconds > 0)
     console.print(f"step {time_text(time['step_s'])}: {shown}")
     console.print(
-        f"{rate['tokens_per_s']:,.0f} tokens/s, {rate['tflops_per_gpu']:,.0f} model TFLOP/s a GPU, "
-        f"MFU {percent_text(rate['mfu'])}\n"
+        f"{rate['tokens_per_s']:,.0f} tokens/s, {rate_text(rate['tflops_per_gpu'] * TFLOP, 'model FLOP')} "
+        f"a GPU, MFU {percent_text(rate['mfu'])}\n"
     )

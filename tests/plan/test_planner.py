@@ -172,7 +172,7 @@ def test_pdt_plan_refuses(capsys, tmp_path, job_file):
     code, out, err = pdt(capsys, "plan", bad, "--json")
     assert code == 2
     assert json.loads(out)["problems"][0]["field"] == "hardware.gpu"
-    assert "published rates" in err
+    assert "planning needs rates" in err
     wrong = (("--gpus", -3), ("--top", 0), ("--tokens", "nan"), ("--tokens", "inf"), ("--price", -1))
     for option, value in wrong:
         code, out, err = pdt(capsys, "plan", job_file, option, value)

@@ -41,7 +41,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
         ("parallel.tp=3", "parallel.tp"),
         ("parallel.pp=2", "the engine trains data-parallel and ZeRO jobs, not pp=2"),
         ("hardware.gpu=H100-SXM5;train.precision=fp8", "the engine has no fp8 matrix products"),
-        ("model.vocab=100", "model.vocab=100: bytes need a vocabulary of at least 256"),
+        ("model.vocab=100", "model.vocab: 100: bytes need a vocabulary of at least 256"),
         ("train.zero_stage", "--set train.zero_stage: write it as section.field=value"),
         ("hardware.n_gpus=3", "8 is not a multiple of micro_batch x dp = 1 x 3 = 3 (valid: 6, 9)"),
     ],

@@ -74,8 +74,9 @@ def check(options: Options, *, world_size: int | None, local_world_size: int) ->
         batches = Batches(corpus, seq=job.model.seq, global_batch=train.global_batch, seed=train.seed)
     except ValueError as error:
         for line in str(error).splitlines():
-            field, _, message = line.partition(": ")
-            problems.append(Problem(field, message))
+            given, _, message = line.partition(": ")
+            field, _, value = given.partition("=")
+            problems.append(Problem(field, f"{value}: {message}" if value else message))
     if problems or batches is None:
         raise Refused(problems)
     return Run(

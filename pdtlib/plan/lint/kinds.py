@@ -18,7 +18,7 @@ class Kind:
     """``name`` is what readers see; ``low`` and ``high`` bound numbers, ``above`` and ``below`` strictly.
 
     ``optional``: null will do. ``auto``: so will "auto". ``lax``: a text may stand for a number or a flag.
-    ``flags``: true and false count as numbers.
+    ``flags``: true and false count as numbers. ``finite``: infinity does not.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Kind:
     auto: bool = True
     lax: bool = True
     flags: bool = True
+    finite: bool = False
 
     def wrong(self, value: Any) -> str:
         """Why the value will not do; empty if it will."""
@@ -43,6 +44,8 @@ class Kind:
 
     def _out_of_range(self, value: Any) -> str:
         number = float(value)
+        if self.finite and math.isinf(number):
+            return f"must be finite, not {value}"
         if self.low is not None and number < self.low:
             return f"must be at least {self.low:g}, not {value}"
         if self.above is not None and number <= self.above:
@@ -123,4 +126,4 @@ NOTHING = Kind(name="no JSON value")
 SECTION = Kind(name="table", auto=False)
 SECTION_OR_NULL = Kind(name="table", auto=False, optional=True)
 # Batch sizes: numbers, which are compared and divided as they are.
-BATCH_SIZE = Kind(name="float", above=0, auto=False, lax=False, optional=True)
+BATCH_SIZE = Kind(name="float", above=0, auto=False, lax=False, optional=True, finite=True)
