@@ -15,12 +15,14 @@ JOBS ?= 2
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help environment book test test-targets serve lab check format notebooks browser clean
+.PHONY: help environment book test test-targets matrix layouts serve lab check format notebooks browser clean
 
 help:
 	@echo "make book        the site, in _build/html (every notebook is executed)"
 	@echo "make test        the site, then every test and every check"
 	@echo "make test-targets  DeepSpeed, torchtitan and megatron-core read what pdt exports (part of make test)"
+	@echo "make matrix      every model, layout and ZeRO stage against one process, on up to 8 processes"
+	@echo "make layouts     one job in seven layouts on 8 processes: the same loss curve"
 	@echo "make serve       the site on http://127.0.0.1:$(PORT)/ (PORT=...)"
 	@echo "make lab LAB=02  one lab on this machine"
 	@echo "make check       lint, format, types, floors, spelling, notebooks' form"
@@ -63,6 +65,12 @@ $(TARGETS)/.installed: tests/targets/requirements.txt $(VENV)/.installed
 	DS_BUILD_OPS=0 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target "$$site" \
 	  -r tests/targets/requirements.txt
 	@touch $@
+
+matrix: environment
+	@$(BIN)/python tests/engine/matrix.py --minutes 60 --out benchmarks/results/matrix.json
+
+layouts: environment
+	@$(BIN)/python benchmarks/layouts.py --out benchmarks/results/layouts.json
 
 serve: book
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)

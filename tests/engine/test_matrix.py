@@ -1,0 +1,32 @@
+"""The part of the matrix that covers all pairs, on 1 to 8 processes; ``make matrix`` runs all of it."""
+
+import matrix
+import matrix_cases
+import pytest
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def everything() -> list[matrix_cases.Case]:
+    return list(matrix_cases.every())
+
+
+@pytest.fixture(scope="module")
+def chosen(everything: list[matrix_cases.Case]) -> list[matrix_cases.Case]:
+    return matrix_cases.covering(everything, seed=matrix.SEED)
+
+
+def test_every_pair_is_covered(everything: list[matrix_cases.Case], chosen: list[matrix_cases.Case]) -> None:
+    pairs = set().union(*map(matrix_cases.pairs_of, everything))
+    assert set().union(*map(matrix_cases.pairs_of, chosen)) == pairs
+    assert len(chosen) < 0.002 * len(everything)
+    assert len(set(map(matrix_cases.name_of, chosen))) == len(chosen), "a name is one case"
+    levels = {factor: {case[factor] for case in chosen} for factor in matrix_cases.FACTORS}
+    assert levels == {factor: set(values) for factor, values in matrix_cases.FACTORS.items()}
+
+
+def test_chosen_cases_equal_one_process_and_the_plan(chosen: list[matrix_cases.Case]) -> None:
+    verdicts, _ = matrix.check(chosen, seconds=600)
+    assert {name: found for name, found in verdicts.items() if found != []} == {}
+    assert len(verdicts) == len(chosen)
