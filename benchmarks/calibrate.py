@@ -74,7 +74,12 @@ FITS = (
         (("passes", 2.5), ("matmul_share", 0.9), ("step_s", 0.5)),
     ),
     Fit("mt-nlg", ("mtnlg-2240",), ("matmul_share",)),
-    Fit("megatron-zb", ("1.5B-m24", "14.6B-m48"), ("matmul_share", "passes", "step_s", "overlap_pp")),
+    Fit(
+        "megatron-zb",
+        ("1.5B-m24", "14.6B-m48"),
+        ("matmul_share", "passes", "step_s", "overlap_pp"),
+        (("matmul_share", 0.95), ("passes", 2.0), ("step_s", 0.01), ("overlap_pp", 0.6)),
+    ),
     Fit(
         "deepspeed-2021",
         ("-384", "-1536"),

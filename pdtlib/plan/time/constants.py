@@ -155,7 +155,7 @@ SOFTWARE = {
         # MT-NLG on Selene. Fitted on 2,240 GPUs.
         _stack("mt-nlg", matmul_share=0.727),
         # The zero-bubble paper's Megatron. Fitted on its shortest pipelines' runs.
-        _stack("megatron-zb", matmul_share=0.849, passes=0.7, step_s=0.001, overlap_pp=0.95),
+        _stack("megatron-zb", matmul_share=0.912, passes=1.54, step_s=0.019, overlap_pp=0.14),
         # ZeRO-3 of 2021: small gathers that use a tenth of the network. Fitted on 384 and 1,536 GPUs.
         _stack("deepspeed-2021", matmul_share=0.828, overlap_dp=0.68, inter_share=0.095),
         # Fitted on MegaScale's 256 GPUs.
@@ -221,9 +221,11 @@ USUAL_SOFTWARE = "megatron-core"
 HABITS = {
     "megatron-2021": Habits(accounting="megatron-18"),
     "megatron-deepspeed-2021": Habits(accounting="megatron-fp16-20"),
-    "megatron-deepspeed": Habits(accounting="megatron-fp16-20", kept=1.1, overhead_bytes=5e9),
+    # nvidia-smi's total. The overhead is fitted to every other run of BLOOM's prequel.
+    "megatron-deepspeed": Habits(accounting="megatron-fp16-20", kept=1.1, overhead_bytes=7.2e9),
     "mt-nlg": Habits(accounting="megatron-18"),
-    "megatron-zb": Habits(accounting="megatron-18"),
+    # What torch counts, without the CUDA context; gradients stay in fp16.
+    "megatron-zb": Habits(accounting="zero-16", overhead_bytes=0.0),
     "deepspeed-2021": Habits(accounting="megatron-fp16-20"),
     "megascale": Habits(accounting="megatron-18"),
     "meta": Habits(accounting="megatron-18"),
