@@ -1,5 +1,6 @@
 """Mixtures of experts in many layouts equal one process in float64, and send what the plan says."""
 
+from collections import Counter
 from functools import cache
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 from pdtlib.engine.dist import spawn
-from pdtlib.engine.expert_parallel import expert_parallel
+from pdtlib.engine.expert_parallel import Exchange, expert_parallel
 from pdtlib.engine.loss import IGNORED, token_loss_sum
 from pdtlib.engine.mesh import Mesh, build_mesh
 from pdtlib.engine.models import MoE, Transformer
@@ -19,6 +20,7 @@ from pdtlib.engine.parallelize import parallelize
 from pdtlib.engine.tensor_parallel import tensor_parallel, transformer_table
 from pdtlib.engine.training.step import compute_gradients
 from pdtlib.plan.job import from_dict
+from pdtlib.plan.ledger import messages
 from pdtlib.plan.spec import Job, JobError
 
 BATCH, MICRO_BATCH, STEPS, CLIP, LR = 8, 2, 3, 0.5, 1e-2
@@ -183,6 +185,79 @@ def test_equals_one_process(world_size: int) -> None:
 
 
 # --- bytes --------------------------------------------------------------------------------------------------
+
+
+def uneven_exchange() -> tuple[list[list[float]], list[list[float]], list[dict[str, Any]]]:
+    """Rank r sends r + 1 rows to rank 0 and 3 to rank 1; rows say whence they come."""
+    mesh = build_mesh({"dp": 2, "ep": 2})
+    group = mesh.group("ep")
+    exchange, send = Exchange(group), [group.rank + 1, 3]
+    arriving = exchange.counts(torch.tensor([group.rank, 1, 2, 1])).tolist()
+    assert [sum(counts) for counts in arriving] == ([1, 2] if group.rank == 0 else [3, 3])
+    rows = torch.arange(sum(send), dtype=torch.float64).add(10 * group.rank).view(-1, 1).requires_grad_()
+    got = exchange.rows(rows, send=send, receive=[sum(counts) for counts in arriving])
+    got.square().sum().backward()
+    return got.tolist(), rows.grad.tolist(), mesh.ledger.rows()
+
+
+def test_uneven_messages_arrive_and_what_leaves_a_rank_is_counted() -> None:
+    (zero, grad_zero, sent_zero), (one, grad_one, sent_one) = spawn(uneven_exchange, 2)
+    assert zero == [[0.0], [10.0], [11.0]]
+    assert one == [[1.0], [2.0], [3.0], [12.0], [13.0], [14.0]]
+    assert grad_zero == [[0.0], [2.0], [4.0], [6.0]]
+    assert grad_one == [[20.0], [22.0], [24.0], [26.0], [28.0]]
+    for rows, forward, backward in ((sent_zero, 3, 2), (sent_one, 2, 3)):
+        sent = {row["phase"]: row["sent_bytes_per_rank"] for row in rows}
+        assert sent == {"routing": 16, "forward": 8 * forward, "backward": 8 * backward}
+
+
+def even_ledgers(jobs: list[Job]) -> list[list[dict[str, Any]]]:
+    """With a router that deals tokens out in turn."""
+
+    def in_turn(logits: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        probabilities = logits.softmax(dim=-1)
+        chosen = torch.arange(len(logits) * top_k).view(-1, top_k) % logits.shape[-1]
+        return probabilities, probabilities.gather(-1, chosen), chosen
+
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pdtlib.engine.models.moe.route", in_turn)
+        for job in jobs:
+            mesh = build_mesh(job.parallel)
+            parts = parallelize(job, mesh)
+            optimizer = ShardedAdamW(parts.replica)
+            mesh.ledger.clear()
+            tokens = parts.take(torch.zeros(MICRO_BATCH, 8, dtype=torch.int64))
+            compute_gradients(parts, optimizer, [(tokens, tokens)] * job.gradient_accumulation)
+            optimizer.step()
+            found.append(mesh.ledger.rows())
+    return found
+
+
+def test_even_messages_are_the_plans() -> None:
+    layouts: list[Layout] = [
+        (MODEL, {"dp": 2, "ep": 2}, {}),
+        (MODEL, {"dp": 2, "ep": 2}, {"zero_stage": 3, "recompute": "full"}),
+        (DROPPING, {"tp": 2}, {"sequence_parallel": True, "recompute": "full"}),
+        (MODEL, {"tp": 2}, {}),
+        (MODEL, {"cp": 2, "ep": 2}, {"zero_stage": 2}),
+    ]
+    jobs = [job_of(layout) for layout in layouts]
+    for rank, ledgers in enumerate(spawn(even_ledgers, 2, jobs)):
+        for layout, job, rows in zip(layouts, jobs, ledgers, strict=True):
+            data_rank = rank if job.parallel.tp == 1 else 0
+            planned = [message.row() for message in messages(job, data_rank=data_rank)]
+            assert merged(rows) == merged(planned), layout
+
+
+def merged(rows: list[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
+    """Calls, and bytes sent in them, by axis, collective, phase and size."""
+    found: Counter[tuple[Any, ...]] = Counter()
+    for row in rows:
+        kind = (row["axis"], row["collective"], row["phase"], row["message_bytes"])
+        found[*kind, "calls"] += row["count"]
+        found[*kind, "sent"] += row["sent_bytes_per_rank"]
+    return found
 
 
 def test_capacity_under_context_parallelism_is_refused() -> None:
