@@ -15,7 +15,7 @@ JOBS ?= 2
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help environment book test test-targets matrix layouts serve lab check format notebooks browser clean
+.PHONY: help environment book test test-targets matrix layouts dryruns serve lab check format notebooks browser clean
 
 help:
 	@echo "make book        the site, in _build/html (every notebook is executed)"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-targets  DeepSpeed, torchtitan and megatron-core read what pdt exports (part of make test)"
 	@echo "make matrix      every model, layout and ZeRO stage against one process, on up to 8 processes"
 	@echo "make layouts     one job in seven layouts on 8 processes: the same loss curve"
+	@echo "make dryruns     ranks of the article's layouts, up to 1,024 GPUs, on fake tensors, beside the plan"
 	@echo "make serve       the site on http://127.0.0.1:$(PORT)/ (PORT=...)"
 	@echo "make lab LAB=02  one lab on this machine"
 	@echo "make check       lint, format, types, floors, spelling, notebooks' form"
@@ -68,6 +69,9 @@ $(TARGETS)/.installed: tests/targets/requirements.txt $(VENV)/.installed
 
 matrix: environment
 	@$(BIN)/python tests/engine/matrix.py --minutes 60 --out benchmarks/results/matrix.json
+
+dryruns: environment
+	@$(BIN)/python benchmarks/dryruns.py --out benchmarks/results/dryruns.json
 
 layouts: environment
 	@$(BIN)/python benchmarks/layouts.py --out benchmarks/results/layouts.json
