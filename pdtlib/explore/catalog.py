@@ -15,6 +15,7 @@ IDS = (
     "tensor-split",
     "schedule-player",
     "sequence-regions",
+    "rank-cube",
 )
 
 

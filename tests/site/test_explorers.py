@@ -10,10 +10,17 @@ from site_under_test import explorers, parsed
 
 from pdtlib.explore import catalog
 from pdtlib.explore.controls import ControlError
+from pdtlib.figures.theme import PICK
 from pdtlib.figures.words import say
 from pdtlib.plan import job
 
 EXPLORERS = explorers() or [("the site has no explorer", {"data-key": "none", "data-explorer": "none"})]
+PICKED = [
+    case
+    for case in EXPLORERS
+    if case[1]["data-explorer"] in catalog.IDS
+    and PICK in catalog.get(case[1]["data-explorer"]).view_of().figure["layout"].get("meta", {})
+] or EXPLORERS[:1]
 NO_PYTHON = {"refused": ["/vendor/pyodide/", "/vendor/pdt/pdtlib.zip"]}
 # When the state attribute was set again after the last input, in milliseconds.
 STOPWATCH = """(root) => {
@@ -239,6 +246,23 @@ def test_a_second_move_is_computed_in_the_browser_and_kept_in_the_address(visit,
     assert on.shown() == before
     assert visit.blocked == []
     assert visit.errors == []
+
+
+@pytest.mark.parametrize("case", PICKED, ids=case_id)
+def test_a_click_on_the_figure_sets_its_control(visit, case):
+    on = OnPage(visit, case).open()
+    name = on.explorer.view_of(on.base()).figure["layout"]["meta"][PICK]
+    before = on.state()[name]
+    figure = on.root.locator("[data-figure]")
+    figure.scroll_into_view_if_needed()
+    on.page.wait_for_selector(f'[data-key="{on.key}"] [data-figure][data-pick] .nsewdrag')
+    area = figure.locator(".nsewdrag").first.bounding_box()
+    on.page.mouse.click(area["x"] + 0.6 * area["width"], area["y"] + 0.5 * area["height"])
+    on.page.wait_for_function(
+        f"() => new URLSearchParams(location.search).has({json.dumps(f'{on.key}.{name}')})"
+    )
+    assert on.state()[name] != before
+    assert on.check() in ("table", "live")
 
 
 @pytest.mark.parametrize("visit", [{"javascript": False}], indirect=True, ids=["without-scripts"])
