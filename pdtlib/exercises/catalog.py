@@ -33,6 +33,9 @@ EXERCISES = {
         _browser("ch04-emit-schedules", "Emit GPipe, 1F1B and interleaved 1F1B", "program"),
         _browser("ch04-memory-cap", "The shortest schedule under a memory cap", "shortest"),
         _browser("ch04-send-order", "Sends and receives that cannot deadlock", "with_messages"),
+        _ranks("ch06-enter-and-leave", "An all-reduce in two halves: the ends of a region", "enter"),
+        _browser("ch06-norm-gradient", "The gradient of a LayerNorm on many ranks", "norm_gradients"),
+        _browser("ch06-activation-terms", "What a layer keeps, term by term", "saved_terms"),
     )
 }
 

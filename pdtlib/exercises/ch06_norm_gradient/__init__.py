@@ -1,0 +1,1 @@
+"""Exercise: the gradients of a LayerNorm whose tokens are spread over the ranks."""
