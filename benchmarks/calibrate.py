@@ -1,10 +1,11 @@
 """Fit the constants of software stacks to part of the published runs, and report the errors on the rest.
 
-    python benchmarks/calibrate.py FILE [STACK ...]
+    python benchmarks/calibrate.py [--by-model] FILE [STACK ...]
 
 Prints a line for ``pdtlib/plan/time/constants.py`` and, for every stack, the mean error on the runs fitted
 and on those held out. The search is coordinate descent on the mean absolute log error of a step's time: few
-parameters, a smooth model, and no dependency.
+parameters, a smooth model, and no dependency. ``--by-model`` predicts every model by constants that are
+fitted to the stack's other models alone (at most five parts), from the same neutral start for all of them.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,22 @@ BOUNDS = {
     "fp8_share": (0.7, 1.1),
     "inter_share": (0.05, 1.0),
 }
+NEUTRAL = {
+    # Where a fit starts that must not know what an earlier one found.
+    "matmul_share": 0.9,
+    "passes": 1.2,
+    "attention_share": 0.6,
+    "kernel_s": 20e-6,
+    "step_s": 0.02,
+    "overlap_tp": 0.2,
+    "overlap_tp_back": 0.2,
+    "overlap_dp": 0.6,
+    "overlap_pp": 0.5,
+    "fp8_share": 0.9,
+    "inter_share": 0.5,
+}
+PARTS = 5
+FEW_ACTIONS = 512  # of a pipeline's table: within a percent, and quick
 TIMES = (
     "iteration_time_s",
     "tokens_per_s_per_gpu",
@@ -171,7 +189,10 @@ def system_with(job: Job, stack: str, values: Mapping[str, float]) -> System:
 def errors(rows: Sequence[Row], stack: str, values: Mapping[str, float]) -> list[float]:
     """Relative errors of the predicted seconds."""
     return [
-        seconds_of(row.case, row.job, system_with(row.job, stack, values)) / row.seconds - 1 for row in rows
+        seconds_of(row.case, row.job, system_with(row.job, stack, values), most_actions=FEW_ACTIONS)
+        / row.seconds
+        - 1
+        for row in rows
     ]
 
 
@@ -201,12 +222,7 @@ def fit(cases: Sequence[Case], plan: Fit) -> dict[str, float]:
     job = training[0].job
     start = {name: _start(system_of(job, software=plan.stack), name) for name in plan.parameters}
     start |= dict(plan.start)
-
-    def loss(values: Mapping[str, float]) -> float:
-        found = errors(training, plan.stack, values)
-        return sum(min(abs(math.log1p(error)), 0.5) for error in found) / len(found)
-
-    values = descend(loss, start)
+    values = descend(partial(_loss, training, plan.stack), start)
     print(f"{plan.stack}: " + ", ".join(f"{name}={value:.4g}" for name, value in values.items()))
     for name, part in (("fitted", training), ("held out", held_out)):
         found = errors(part, plan.stack, values)
@@ -220,6 +236,38 @@ def fit(cases: Sequence[Case], plan: Fit) -> dict[str, float]:
     return values
 
 
+def by_model(cases: Sequence[Case], plan: Fit) -> None:
+    """Predict every model by a fit to the others, and print the errors on all of them together."""
+    rows = rows_of(cases, plan.stack)
+    models = sorted({_model_of(row) for row in rows})
+    parts = min(PARTS, len(models))
+    if parts < 2:
+        print(f"{plan.stack}: one model, {len(rows)} runs")
+        return
+    found: list[float] = []
+    for part in range(parts):
+        left_out = set(models[part::parts])
+        training = [row for row in rows if _model_of(row) not in left_out]
+        start = {name: NEUTRAL[name] for name in plan.parameters} | dict(plan.start)
+        values = descend(partial(_loss, training, plan.stack), start)
+        found += errors([row for row in rows if _model_of(row) in left_out], plan.stack, values)
+    mean, bias = sum(map(abs, found)) / len(found), sum(found) / len(found)
+    print(
+        f"{plan.stack}: {len(models)} models, n={len(found)} mean {mean:.1%} bias {bias:+.1%} "
+        f"median {sorted(map(abs, found))[len(found) // 2]:.1%} worst {max(map(abs, found)):.1%}",
+        flush=True,
+    )
+
+
+def _model_of(row: Row) -> tuple[int, int]:
+    return row.job.model.hidden, row.job.model.layers
+
+
+def _loss(training: Sequence[Row], stack: str, values: Mapping[str, float]) -> float:
+    found = errors(training, stack, values)
+    return sum(min(abs(math.log1p(error)), 0.5) for error in found) / len(found)
+
+
 def _start(system: System, name: str) -> float:
     return float(getattr(system.software, name)) or 0.1
 
@@ -228,11 +276,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("file", type=Path)
     parser.add_argument("stacks", nargs="*")
+    parser.add_argument("--by-model", action="store_true", help="predict each model by a fit to the others")
     arguments = parser.parse_args()
     data: Any = json.loads(arguments.file.read_text(encoding="utf-8"))
     for plan in FITS:
         if not arguments.stacks or plan.stack in arguments.stacks:
-            fit(data["cases"], plan)
+            (by_model if arguments.by_model else fit)(data["cases"], plan)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from pdtlib.plan.time.constants import fabric, system_of
 from pdtlib.plan.time.footprint import footprint
 from pdtlib.plan.time.layer import layer_time
 from pdtlib.plan.time.machine import System
+from pdtlib.plan.time.pipeline import MOST_ACTIONS
 from pdtlib.plan.time.step import step_time
 from pdtlib.plan.units import GB, GIB
 
@@ -48,10 +49,10 @@ def predictions(case: Case) -> dict[str, float]:
     return _run(case, job)
 
 
-def seconds_of(case: Case, job: Job, system: System) -> float:
+def seconds_of(case: Case, job: Job, system: System, *, most_actions: int = MOST_ACTIONS) -> float:
     """Seconds of a step; where about half of the work is recomputed, the mean of none and all of it."""
     ends = 1 if light_ends(case) else 0
-    seconds = step_time(job, system=system, fewer_at_ends=ends).step_s
+    seconds = step_time(job, system=system, fewer_at_ends=ends, most_actions=most_actions).step_s
     if "schedule=ZB-2p" in (case.get("assume") or []):
         seconds -= gain_of_measure(job, system, fewer_at_ends=ends)
     if half_recomputed(case):
@@ -65,11 +66,20 @@ def _run(case: Case, job: Job) -> dict[str, float]:
     found = rates(case, job, seconds)
     held = footprint(job, software=stack_of(case), half=half_recomputed(case), light_ends=light_ends(case))
     found["memory_GB"], found["memory_GiB"] = held / GB, held / GIB
+    if "config" in (case.get("input") or {}):
+        found["gain_scatter_gather"] = _whole_sends_s(case, job) / seconds
     tokens, share = budget_of(case)
     if tokens:
         steps = tokens / (job.train.global_batch * job.model.seq)
         found["gpu_hours"] = steps * seconds * job.parallel.world_size / 3600 / share
     return found
+
+
+def _whole_sends_s(case: Case, job: Job) -> float:
+    """Seconds of a step whose tensor-parallel ranks each send the whole of what a stage passes on, not their
+    part of it alone (Narayanan 2021, section 4.1): to its one replica, a network that is so much slower."""
+    share = system_for(case, job).software.inter_share / job.parallel.tp
+    return seconds_of(case, job, system_of(job, software=stack_of(case), inter_share=share))
 
 
 def rates(case: Case, job: Job, seconds: float) -> dict[str, float]:
