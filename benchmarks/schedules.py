@@ -104,7 +104,11 @@ def run_ours(options: dict[str, Any], name: str) -> list[float]:
     layers = [Sleeper(options["ms"] / 1000 / pieces) for _ in range(table.layout.length)]
     pipe = Pipeline(cut_layers(layers, table.layout, group.rank), group, schedule=name)
     inputs = list(torch.ones(options["micro_batches"], options["kib"] * 256))
-    return time_steps(lambda: pipe.step(inputs, loss=lambda output, index: output.square().sum()), options["steps"])
+    return time_steps(lambda: pipe.step(inputs, loss=_loss), options["steps"])
+
+
+def _loss(output: Tensor, index: int) -> Tensor:
+    return output.square().sum()
 
 
 def run_theirs(options: dict[str, Any], name: str) -> list[float]:
