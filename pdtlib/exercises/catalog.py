@@ -34,6 +34,10 @@ EXERCISES = {
         _browser("ch04-memory-cap", "The shortest schedule under a memory cap", "shortest"),
         _browser("ch04-send-order", "Sends and receives that cannot deadlock", "with_messages"),
         _ranks("ch06-enter-and-leave", "An all-reduce in two halves: the ends of a region", "enter"),
+        _browser("ch05-rank-coordinates", "From a rank to its coordinates and groups", "coordinates"),
+        _browser("ch05-placement", "The order of ranks with the least traffic between nodes", "best_order"),
+        _browser("ch05-grad-norm", "The norm of a gradient that lies on many ranks", "grad_norm"),
+        _browser("ch05-tied-embeddings", "Tied embeddings on two stages", "tied_gradient"),
         _browser("ch06-norm-gradient", "The gradient of a LayerNorm on many ranks", "norm_gradients"),
         _browser("ch06-activation-terms", "What a layer keeps, term by term", "saved_terms"),
     )

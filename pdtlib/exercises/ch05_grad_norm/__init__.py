@@ -1,0 +1,1 @@
+"""Exercise: the norm of a gradient whose parts lie on many ranks."""

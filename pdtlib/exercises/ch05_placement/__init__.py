@@ -1,0 +1,1 @@
+"""Exercise: the order of ranks with the least traffic between nodes."""

@@ -1,0 +1,1 @@
+"""Exercise: from a rank to its coordinates in the mesh, back, and to its groups."""

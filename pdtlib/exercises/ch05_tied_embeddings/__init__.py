@@ -1,0 +1,1 @@
+"""Exercise: the gradient of tied embeddings on two stages, with a sharded optimizer."""
