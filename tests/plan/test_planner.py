@@ -8,7 +8,8 @@ import pytest
 from pdtlib.cli import app
 from pdtlib.plan import presets
 from pdtlib.plan.job import from_dict, replace, validate
-from pdtlib.plan.planner import plan, scaling
+from pdtlib.plan.planner import plan, scaling, sizes_for
+from pdtlib.plan.planner.article import TABLE, check_row
 from pdtlib.plan.planner.search import OUT_OF_MEMORY
 from pdtlib.plan.time.constants import system_of
 from pdtlib.plan.time.step import step_time
@@ -114,18 +115,78 @@ def test_405b_on_16384_gpus_is_planned_in_seconds():
 def test_scaling_curves():
     """Weak scaling keeps each GPU's rate; strong scaling loses it."""
     start = replace(LLAMA_8B, {"parallel.dp": 8})
-    weak = [found for _, found in scaling(start, [8, 64, 512], weak=True)]
-    rates = [found.tokens_per_s / found.job.parallel.world_size for found in weak]
-    assert min(rates) > 0.9 * max(rates)
-    strong = [found for _, found in scaling(start, [8, 32, 128], weak=False)]
-    totals = [found.tokens_per_s for found in strong]
+    weak = scaling(start, [8, 64, 512], weak=True)
+    assert [point.plan.job.train.global_batch // point.gpus for point in weak] == [
+        start.train.global_batch // 8
+    ] * 3
+    assert weak[0].efficiency == 1
+    assert min(point.efficiency for point in weak) > 0.9
+    strong = scaling(start, [8, 32, 128], weak=False)
+    assert {point.plan.job.train.global_batch for point in strong} == {start.train.global_batch}
+    totals = [point.plan.tokens_per_s for point in strong]
     assert totals == sorted(totals)
     assert totals[-1] / totals[0] < 16
+    assert strong[-1].efficiency == pytest.approx(totals[-1] / totals[0] / 16)
 
 
-def test_gpu_hours_follow_from_the_rate():
+def test_the_curves_reach_100_000_gpus():
+    """Weak scaling of 405B from 64 nodes on: bubbles and messages cost little."""
+    sizes = [size for size in sizes_for(LLAMA_405B) if size >= 512]
+    assert sizes[-1] == 98304
+    points = scaling(LLAMA_405B, [sizes[0], 8192, sizes[-1]], weak=True)
+    assert [point.plan.job.parallel.world_size for point in points] == [512, 8192, 98304]
+    assert 0.8 < points[-1].efficiency <= 1.01
+
+
+def test_gpu_hours_and_money_follow_from_the_rate(capsys, job_file):
     best = plan(LLAMA_8B, num_gpus=8, top=1).plans[0]
     assert best.gpu_hours(3600 * best.tokens_per_s) == pytest.approx(8)
+    words = ["plan", job_file, "--gpus", 64, "--top", 1, "--tokens", 1e12, "--price", 2.5, "--json"]
+    code, out, _ = pdt(capsys, *words)
+    assert code == 0
+    (row,) = json.loads(out)["candidates"]
+    rate = row["prediction"]["throughput"]["tokens_per_s"]
+    assert row["gpu_hours"] == pytest.approx(1e12 / rate / 3600 * 64)
+    assert row["cost"] == pytest.approx(2.5 * row["gpu_hours"])
+
+
+@pytest.mark.parametrize("kind", ["strong", "weak"])
+def test_pdt_plan_scaling(capsys, job_file, kind):
+    words = ["plan", job_file, "--scaling", kind, "--sizes", "8,16", "--tokens", 1e12, "--price", 2]
+    code, out, _ = pdt(capsys, *words, "--json")
+    assert code == 0
+    report = json.loads(out)
+    first, second = report["points"]
+    assert (report["scaling"], first["gpus"], second["gpus"]) == (kind, 8, 16)
+    assert first["efficiency"] == 1
+    assert second["cost"] == pytest.approx(2 * second["gpu_hours"])
+    if kind == "strong":
+        code, out, _ = pdt(capsys, *words)
+        assert code == 0
+        assert "efficiency" in out
+
+
+def test_pdt_plan_scaling_refuses(capsys, job_file):
+    code, out, _ = pdt(capsys, "plan", job_file, "--scaling", "sideways", "--sizes", "8,x", "--json")
+    assert code == 2
+    assert [problem["field"] for problem in json.loads(out)["problems"]] == ["--scaling", "--sizes"]
+
+
+def test_the_articles_table_row_by_row():
+    """Section 7.1: the states fit, but no pipeline takes ZeRO-3 in DeepSpeed or Megatron, and 105 layers
+    leave a rest on 16 stages; the two small rows are about as good as the planner's best."""
+    found = [check_row(row) for row in TABLE]
+    assert [row.tp * row.pp * row.dp for row in TABLE] == [row.gpus for row in TABLE]
+    assert [round(check.state_bytes / 1e9, 2) for check in found] == [26.25, 24.38, 8.75, 5.47, 8.28]
+    assert [round(check.state_bytes_zero_1 / 1e9, 1) for check in found[2:]] == [15.3, 15.0, 22.8]
+    assert [check.layers_per_stage for check in found] == [32, 40, 20, 12, 6.5625]
+    assert [round(check.days) for check in found] == [487, 452, 304, 190, 288]
+    for check in found:
+        fields = {problem.field for problem in check.refused.get("deepspeed", ())}
+        assert ("train.zero_stage" in fields) == (check.row.pp > 1)
+    assert "parallel.pp" in {problem.field for problem in found[4].refused["megatron"]}
+    assert [check.loses for check in found[:2]] == pytest.approx([0, 0], abs=0.03)
+    assert all(check.loses > 0.05 for check in found[2:])
 
 
 def test_a_cpu_has_no_rates():

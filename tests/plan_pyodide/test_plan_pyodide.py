@@ -25,6 +25,7 @@ DESELECTED = {
             "test_pdt_export",
             "test_pdt_lint",
             "test_pdt_plan",
+            "test_gpu_hours_and_money_follow_from_the_rate",
             "test_json_output",
             "test_table_output",
             "test_a_bad_job_exits_2_with_its_problems_on_both_channels",

@@ -1,8 +1,7 @@
 """Rank the layouts: predicted time of those that fit, what bounds the best, what the next loses."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pdtlib.plan import flops, hardware_file
 from pdtlib.plan.memory import stages_memory
@@ -89,25 +88,6 @@ def plan(
     best = _second_look(found, top, system)
     plans = tuple(_plan(chosen, time, held) for _, held, _, chosen, time in best)
     return Ranking(plans, fitting, dict(rejected))
-
-
-def scaling(
-    job: Job, sizes: Sequence[int], *, weak: bool, software: str = USUAL_SOFTWARE
-) -> list[tuple[int, Plan | None]]:
-    """The best plan on each number of GPUs; None where nothing fits.
-
-    ``weak`` grows the global batch with the GPUs, from the job's own number and batch; strong scaling keeps
-    it.
-    """
-    found: list[tuple[int, Plan | None]] = []
-    for size in sizes:
-        batch = job.train.global_batch
-        if weak:
-            batch = max(1, batch * size // job.hardware.n_gpus)
-        sized = replace(job, train=replace(job.train, global_batch=batch))
-        plans = plan(sized, num_gpus=size, top=1, software=software).plans
-        found.append((size, plans[0] if plans else None))
-    return found
 
 
 def _second_look(found: list[_Timed], top: int, system: System) -> list[_Timed]:
