@@ -2,8 +2,10 @@
 
 import sys
 import time
+import weakref
 from collections import Counter
 from typing import Any
+from unittest import mock
 
 import pipeline_zoo
 import pytest
@@ -13,7 +15,8 @@ from torch import nn
 
 from pdtlib.engine.dist import RankError, spawn
 from pdtlib.engine.mesh import Group, build_mesh
-from pdtlib.engine.pipeline import Pipeline, cut_layers
+from pdtlib.engine.pipeline import Pipeline, cut_layers, links
+from pdtlib.engine.pipeline.links import Sender
 from pdtlib.observe.memory import ActivationMeter
 from pdtlib.observe.trace import Timeline
 from pdtlib.plan.schedule import NAMES, Layout, build, peak_in_flight
@@ -59,6 +62,44 @@ def test_micro_batches_in_flight_are_the_tables() -> None:
             assert alive == planned, (name, count)
             # Between the halves the input is kept by the work, which the meter does not see.
             assert kept <= planned if table.splits_backward else kept == planned, (name, count)
+
+
+def outputs_alive() -> list[int]:
+    """How many outputs of the last position exist whenever another one is made."""
+    pipe = Pipeline(own_parts(), build_mesh({"pp": 2}).group("pp"))
+    made: list[weakref.ref[torch.Tensor]] = []
+    found = []
+
+    def loss(output: torch.Tensor, index: int) -> torch.Tensor:
+        found.append(sum(each() is not None for each in made))
+        made.append(weakref.ref(output))
+        return output.square().sum()
+
+    pipe.step([pipeline_zoo.data(0, number)[0] for number in range(4)], loss=loss)
+    found.append(sum(each() is not None for each in made))
+    return found
+
+
+def test_logits_do_not_outlive_their_backward_pass() -> None:
+    assert spawn(outputs_alive, 2)[1] == [0, 0, 0, 0, 0]
+
+
+def one_step_of_each(names: list[str]) -> list[float]:
+    """Losses of a step whose sends wait for their receives, none of which is posted ahead."""
+    real = Sender.send
+
+    def send_and_wait(self: Sender, x: torch.Tensor) -> None:
+        real(self, x)
+        self.finish()
+
+    with mock.patch.object(Sender, "send", send_and_wait), mock.patch.object(links, "AHEAD", 0):
+        return [Run(Case(name, "list", 5, 4)).step(0)[1] for name in names]
+
+
+def test_no_schedule_needs_buffers() -> None:
+    norms = spawn(one_step_of_each, 4, [*NAMES])
+    expected = pipeline_zoo.one_process("list", 5)["norms"][0]
+    assert norms == [[pytest.approx(expected, rel=1e-9)] * len(NAMES)] * 4
 
 
 def rows_of(cases: list[Case]) -> list[list[dict[str, Any]]]:
