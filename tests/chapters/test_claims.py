@@ -32,12 +32,15 @@ PER_SECTION = {
     "4.2": 6,
     "4.3": 7,
     "4.4": 6,
+    "6.1": 6,
+    "6.2": 3,
 }
 VERDICTS = {  # of each chapter: exact, under an assumption, imprecise, wrong
     "01": (2, 6, 2, 3),
     "2": (10, 5, 3, 6),
     "3": (7, 6, 4, 4),
     "4": (11, 4, 2, 5),
+    "6": (3, 2, 2, 2),
 }
 JUDGED_BY_HAND = {"C0-b", "C2.3-a"}
 """A judgement, and a name with its inventor: nothing to compute."""

@@ -20,6 +20,7 @@ MODULES = (
     "section3",
     "section4",
     "section4_schedules",
+    "section6",
 )
 """Where the claims stand, in the article's order."""
 
