@@ -1,5 +1,7 @@
 """One case of the matrix against one plain torch process in float64, and its bytes against the plan."""
 
+from typing import Any
+
 import torch
 from matrix_cases import Case, job_of
 from torch import Tensor, nn
@@ -154,28 +156,31 @@ def wrong_states(job: Job, mesh: Mesh, optimizer: ShardedAdamW) -> list[str]:
 
 
 def wrong_messages(job: Job, mesh: Mesh) -> list[str]:
-    """Rows of the ledger that are not the planned ones, in number, size or bytes sent."""
+    """Rows of the ledger that are not the planned ones, in number, size or bytes sent.
+
+    How many tokens a rank sends to experts is the router's choice, so of those messages the number counts.
+    """
     place = mesh.place
     data_rank = place["dp"] * job.parallel.cp + place["cp"]
-    planned: dict[tuple[str, ...], list[float]] = {}
-    for message in messages(job, place["pp"], data_rank):
-        tiny = message.phase in NUMBERS or (message.phase == "loss" and message.axis != "tp")
-        row = message.row()
-        key = (row["axis"], row["collective"], row["phase"], row["message_bytes"] * (1 if tiny else WIDER))
-        entry = planned.setdefault(key, [0, 0.0])
-        entry[0] += row["count"]
-        entry[1] += row["sent_bytes_per_rank"] * (1 if tiny else WIDER)
-    found: dict[tuple[str, ...], list[float]] = {}
-    for row in mesh.ledger.rows():
-        if row["phase"] == "init":
-            continue
-        entry = found.setdefault(
-            (row["axis"], row["collective"], row["phase"], row["message_bytes"]), [0, 0.0]
-        )
-        entry[0] += row["count"]
-        entry[1] += row["sent_bytes_per_rank"]
+    planned = by_kind([message.row() for message in messages(job, place["pp"], data_rank)], wider=WIDER)
+    found = by_kind([row for row in mesh.ledger.rows() if row["phase"] != "init"])
     return [
         f"{' '.join(map(str, key))}: {found.get(key)} sent, {planned.get(key)} planned (count, bytes)"
         for key in sorted(planned.keys() | found.keys(), key=str)
         if planned.get(key) != found.get(key)
     ]
+
+
+def by_kind(rows: list[dict[str, Any]], *, wider: int = 1) -> dict[tuple[Any, ...], tuple[int, float]]:
+    """Axis, collective, phase and size -> calls and bytes; ``wider`` multiplies what is no 8-byte number."""
+    found: dict[tuple[Any, ...], tuple[int, float]] = {}
+    for row in rows:
+        tiny = row["phase"] in NUMBERS or (row["phase"] == "loss" and row["axis"] != "tp")
+        times = 1 if tiny else wider
+        size, sent = times * row["message_bytes"], times * row["sent_bytes_per_rank"]
+        if row["axis"] == "ep" and row["phase"] in ("forward", "recompute", "backward"):
+            size, sent = "routed", 0.0
+        key = (row["axis"], row["collective"], row["phase"], size)
+        calls, before = found.get(key, (0, 0.0))
+        found[key] = calls + row["count"], before + sent
+    return found

@@ -173,10 +173,11 @@ def test_experts_go_on_in_other_layouts(tmp_path: Path) -> None:
     expected = [line["loss"] for line in train_on(1, job, tmp_path / "alone")]
     out = tmp_path / "out"
     train_on(4, job, out, steps=2, changes=("parallel.pp=2", "parallel.ep=2", "train.zero_stage=1"))
-    rows = compare(out)
-    wrong = [row for row in rows if row["error"] != 0 and row["quantity"].endswith(("per_rank", "grads"))]
-    assert wrong == []
-    assert next(row["error"] for row in rows if row["quantity"] == "params.total") == 0
+    rows = {row["quantity"]: row for row in compare(out)}
+    exact = ("count", "per_rank", "params.total", "params", "grads", "optimizer")
+    wrong = {key for key, row in rows.items() if key.endswith(exact) and row["error"] != 0}
+    routed = {key for key in wrong if ".comm.ep.all_to_all." in key and key.endswith("per_rank")}
+    assert wrong == routed, "how many tokens travel is the router's choice, all else is planned"
     found = train_on(2, job, out, resume=True, changes=("parallel.tp=2",))
     assert [line["loss"] for line in found] == pytest.approx(expected, abs=1e-5)
 
