@@ -110,7 +110,7 @@ FITS = (
         "nanotron",
         ("8B-2n", "8B-8n", "1B-16n", "8B-32n", "1B-4n", "3B-1n"),
         ("matmul_share", "passes", "step_s", "overlap_tp", "overlap_dp"),
-        (("passes", 1.2), ("step_s", 0.05)),
+        (("matmul_share", 0.85), ("passes", 1.5), ("overlap_tp", 0.5), ("overlap_dp", 0.5)),
     ),
     Fit("foundry", EVERY_OTHER, ("matmul_share", "passes", "step_s", "overlap_dp", "attention_share")),
     Fit("foundry-h100", EVERY_OTHER, ("matmul_share", "passes", "step_s", "overlap_dp", "attention_share")),

@@ -25,6 +25,7 @@ from published_tables import (
 from pdtlib.plan.job import Job, from_dict
 from pdtlib.plan.time.constants import USUAL_SOFTWARE, system_of
 from pdtlib.plan.time.machine import System
+from pdtlib.plan.time.stage import Ends
 
 
 def stack_of(case: Case) -> str:
@@ -84,7 +85,7 @@ def _job(case: Case) -> Job:
     zero = _zero_stage(case)
     batch, micro_batch = _batch(case, degrees)
     schedule, vpp = _schedule(case, case["parallel"])
-    layers = case["model"]["layers"] + (2 if light_ends(case) and degrees["pp"] > 2 else 0)
+    layers = case["model"]["layers"] + (sum(light_ends(case)) if degrees["pp"] > 1 else 0)
     framework = case["train"].get("framework") or ""
     if "Megatron-Core r0.8" in framework and degrees["pp"] > 1:
         # Interleaved by as many chunks as fit, which its authors say but do not list.
@@ -228,9 +229,20 @@ def half_recomputed(case: Case) -> bool:
     return "layer" in text or "op" in text.replace("policy", "") or "partial" in text
 
 
-def light_ends(case: Case) -> bool:
-    """Whether the first and last stage have one layer fewer; the job fills their places."""
-    return any("one layer fewer" in text for text in case.get("assume") or [])
+def light_ends(case: Case) -> Ends:
+    """Layers that the first and the last stage have fewer than the others; the job fills their places.
+
+    nanotron cuts the model by what its blocks compute, and counts the head as one of them.
+    """
+    if any("one layer fewer" in text for text in case.get("assume") or []):
+        return (1, 1)
+    framework = (case.get("train") or {}).get("framework") or ""
+    if "nanotron" not in framework or (case["parallel"].get("pp") or 1) == 1:
+        return (0, 0)
+    model = case["model"]
+    kept = 2 + 2 * (model.get("kv_heads") or model["heads"]) / model["heads"]
+    layer = kept * model["hidden"] ** 2 + 3 * model["hidden"] * model["ffn"]
+    return (0, round(model["vocab"] * model["hidden"] / layer))
 
 
 def _schedule(case: Case, parallel: Case) -> tuple[str, int]:

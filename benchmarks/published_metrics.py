@@ -51,7 +51,7 @@ def predictions(case: Case) -> dict[str, float]:
 
 def seconds_of(case: Case, job: Job, system: System, *, most_actions: int = MOST_ACTIONS) -> float:
     """Seconds of a step; where about half of the work is recomputed, the mean of none and all of it."""
-    ends = 1 if light_ends(case) else 0
+    ends = light_ends(case)
     seconds = step_time(job, system=system, fewer_at_ends=ends, most_actions=most_actions).step_s
     if "schedule=ZB-2p" in (case.get("assume") or []):
         seconds -= gain_of_measure(job, system, fewer_at_ends=ends)
@@ -64,7 +64,7 @@ def seconds_of(case: Case, job: Job, system: System, *, most_actions: int = MOST
 def _run(case: Case, job: Job) -> dict[str, float]:
     seconds = seconds_of(case, job, system_for(case, job))
     found = rates(case, job, seconds)
-    held = footprint(job, software=stack_of(case), half=half_recomputed(case), light_ends=light_ends(case))
+    held = footprint(job, software=stack_of(case), half=half_recomputed(case), fewer_at_ends=light_ends(case))
     found["memory_GB"], found["memory_GiB"] = held / GB, held / GIB
     if "config" in (case.get("input") or {}):
         found["gain_scatter_gather"] = _whole_sends_s(case, job) / seconds
@@ -88,7 +88,7 @@ def rates(case: Case, job: Job, seconds: float) -> dict[str, float]:
     TFLOP/s of a fully recomputing run are hardware FLOPs, as Megatron's papers print them; torchtitan's and
     all others are model FLOPs. Megatron-Bridge's count the masked half of attention only once.
     """
-    if light_ends(case):
+    if any(light_ends(case)):
         job = replace_layers(job, case["model"]["layers"])
     tokens, gpus = job.train.global_batch * job.model.seq, job.parallel.world_size
     peak = presets.GPUS[job.hardware.gpu].peak_flops

@@ -9,7 +9,7 @@ from pdtlib.plan.schedule import Costs, Timeline, build, simulate, zb_auto
 from pdtlib.plan.time.constants import system_of
 from pdtlib.plan.time.layer import layer_time
 from pdtlib.plan.time.machine import System
-from pdtlib.plan.time.stage import stages_work
+from pdtlib.plan.time.stage import Ends, stages_work
 
 # Its two models: layers with the ends' missing ones filled in, hidden, heads.
 MODELS = {"1.5B": (24, 2304, 24), "14.6B": (48, 5120, 40)}
@@ -94,7 +94,7 @@ def speedups(case: Case) -> dict[str, float]:
     }
 
 
-def gain_of_measure(job: Job, system: System, *, fewer_at_ends: int) -> float:
+def gain_of_measure(job: Job, system: System, *, fewer_at_ends: Ends) -> float:
     """Seconds that "ZB-2p", made to measure for these stages in twice 1F1B's memory, saves over ZB-H2."""
     stages, micro_batches = job.parallel.pp, job.gradient_accumulation
     times = [stage.times() for stage in stages_work(job, system=system, fewer_at_ends=fewer_at_ends)]

@@ -162,7 +162,7 @@ SOFTWARE = {
         _stack("megascale", matmul_share=1.08, overlap_tp=0.46, overlap_dp=0.9, overlap_pp=0.8),
         # Llama 3's own stack. Fitted on 8,192 GPUs.
         _stack("meta", matmul_share=0.811, overlap_tp=0.3, overlap_dp=0.9, overlap_pp=0.8),
-        _stack("nanotron", matmul_share=0.906, passes=0.7, step_s=0.057, overlap_tp=0.03, overlap_dp=0.06),
+        _stack("nanotron", matmul_share=0.845, passes=1.4, step_s=0.061, overlap_tp=0.37, overlap_dp=0.4),
         # llm-foundry, A100 and (newer) H100. Fitted on every other run.
         _stack(
             "foundry",

@@ -6,22 +6,25 @@ from pdtlib.plan.spec import Job
 from pdtlib.plan.states import ACCOUNTINGS, zero_state_bytes
 from pdtlib.plan.time.constants import HABITS
 from pdtlib.plan.time.held import held_layer, held_stage
+from pdtlib.plan.time.stage import NO_ENDS, Ends
 
 
-def footprint(job: Job, *, software: str, half: bool = False, light_ends: bool = False) -> float:
+def footprint(job: Job, *, software: str, half: bool = False, fewer_at_ends: Ends = NO_ENDS) -> float:
     """Bytes on the fullest rank, as the framework or ``nvidia-smi`` reports them.
 
     States follow the framework's accounting; the loss keeps its 16-bit logits and their gradient besides
     the fp32 ones; the overhead is what the CUDA context, NCCL and the allocator take. ``half`` says that
-    about half of each layer is recomputed, ``light_ends`` that the first and last stage have a layer fewer,
-    so that a stage between them is the fullest.
+    about half of each layer is recomputed, ``fewer_at_ends`` how many layers the first and last stage have
+    fewer, so that another one is the fullest.
     """
     habits = HABITS[software]
     accounting = ACCOUNTINGS[habits.accounting]
     fullest = 0.0
     found = stages(job)
     if len(found) > 2:  # no stage between the second and the last holds more than the second
-        found = (found[1],) if light_ends else (*found[:2], found[-1])
+        found = (*found[:2], found[-1])
+    if len(found) > 1:  # a lighter one is not the fullest
+        found = found[fewer_at_ends[0] > 0 : len(found) - (fewer_at_ends[1] > 0)] or found
     for stage in found:
         states = sum(
             zero_state_bytes(params, dp=ranks, stage=job.train.zero_stage, accounting=accounting).total

@@ -11,6 +11,10 @@ from pdtlib.plan.time.layer import Work, layer_time
 from pdtlib.plan.time.machine import System
 from pdtlib.plan.time.pipeline import Times
 
+Ends = tuple[int, int]
+"""Layers that the first and the last chunk have fewer than the job says."""
+NO_ENDS: Ends = (0, 0)
+
 
 @dataclass(frozen=True)
 class StageWork:
@@ -61,11 +65,11 @@ def _beside(work: Work) -> Work:
     return replace(work, ep_s=max(0.0, work.ep_s - work.compute_s))
 
 
-def places_work(job: Job, *, system: System, fewer_at_ends: int = 0) -> list[list[StageWork]]:
+def places_work(job: Job, *, system: System, fewer_at_ends: Ends = NO_ENDS) -> list[list[StageWork]]:
     """:func:`chunk_work` of every chunk, [stage][chunk]; chunks alike are worked out once.
 
-    ``fewer_at_ends`` layers are taken from the first and the last of several chunks, which have the embedding
-    and the head to carry.
+    As many layers as ``fewer_at_ends`` says are taken from the first and the last of several chunks, which
+    have the embedding and the head to carry.
     """
     alike: dict[tuple[int, int, bool, bool], StageWork] = {}
     several = layout_of(job).length > 1
@@ -75,14 +79,14 @@ def places_work(job: Job, *, system: System, fewer_at_ends: int = 0) -> list[lis
         if kind not in alike:
             lighter = chunk
             if several and (chunk.first or chunk.last):
-                lighter = replace(chunk, layers=chunk.layers[fewer_at_ends:])
+                lighter = replace(chunk, layers=chunk.layers[fewer_at_ends[0 if chunk.first else 1] :])
             alike[kind] = chunk_work(job, lighter, system=system)
         return alike[kind]
 
     return [[work(chunk) for chunk in chunks_of(job, stage)] for stage in range(job.parallel.pp)]
 
 
-def stages_work(job: Job, *, system: System, fewer_at_ends: int = 0) -> list[StageWork]:
+def stages_work(job: Job, *, system: System, fewer_at_ends: Ends = NO_ENDS) -> list[StageWork]:
     """What a micro-batch costs on every stage: the mean over micro-batches, where some pass other chunks."""
     places = places_work(job, system=system, fewer_at_ends=fewer_at_ends)
     copies = layout_of(job).copies

@@ -16,7 +16,7 @@ from pdtlib.plan.time.kernels import moved_s
 from pdtlib.plan.time.layer import Work
 from pdtlib.plan.time.machine import System
 from pdtlib.plan.time.pipeline import MOST_ACTIONS, pipeline_s
-from pdtlib.plan.time.stage import StageWork, places_work, stages_work
+from pdtlib.plan.time.stage import NO_ENDS, Ends, StageWork, places_work, stages_work
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class StepTime:
 
 
 def step_time(
-    job: Job, *, system: System, fewer_at_ends: int = 0, most_actions: int = MOST_ACTIONS
+    job: Job, *, system: System, fewer_at_ends: Ends = NO_ENDS, most_actions: int = MOST_ACTIONS
 ) -> StepTime:
     """Seconds of one step of ``job`` on ``system``.
 
