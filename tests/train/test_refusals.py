@@ -39,7 +39,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
         ("train.global_batch=9", "train.global_batch: 9 is not a multiple of micro_batch x dp = 1 x 2 = 2"),
         ("model.heads=\"three\"", "model.heads: must be a whole number"),
         ("parallel.tp=3", "parallel.tp"),
-        ("parallel.pp=2", "the engine trains data-parallel and ZeRO jobs, not pp=2"),
+        ("parallel.pp=3", "parallel.pp: 2 layers cannot fill 3 stages (valid: 1, 2)"),
         ("hardware.gpu=H100-SXM5;train.precision=fp8", "the engine has no fp8 matrix products"),
         ("model.vocab=100", "model.vocab: 100: bytes need a vocabulary of at least 256"),
         ("train.zero_stage", "--set train.zero_stage: write it as section.field=value"),
@@ -53,9 +53,11 @@ def test_a_wrong_field_is_named(tmp_path: Path, change: str, told: str) -> None:
 def test_every_reason_is_given_at_once(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     options = {"steps": 0, "data": (tmp_path / "none.txt",), "device": "gpu", "checkpoint_every": -1}
-    text = problems(tmp_path, changes=("parallel.pp=2",), **options)
+    changes = ("hardware.gpu=H100-SXM5", "train.precision=fp8")
+    text = problems(tmp_path, changes=changes, rank_order="mine", **options)
     for told in (
-        "parallel.pp",
+        "train.precision",
+        "--rank-order: 'mine' is not one of its values (valid: article, megatron)",
         "--steps",
         "--out",
         "--device",
@@ -63,11 +65,6 @@ def test_every_reason_is_given_at_once(tmp_path: Path) -> None:
         "none.txt: there is no",
     ):
         assert told in text
-
-
-def test_experts_are_refused(tmp_path: Path) -> None:
-    moe = JOB.replace("[train]", "[model.moe]\nexperts = 4\ntop_k = 2\nffn = 53\n[train]")
-    assert "model.moe: the engine trains dense models" in problems(tmp_path, text=moe)
 
 
 def test_a_job_that_is_no_job(tmp_path: Path) -> None:
@@ -149,6 +146,7 @@ def test_options_survive_the_command_line(tmp_path: Path) -> None:
         steps=3,
         data=(tmp_path / "a b.txt", tmp_path / "-c.txt"),
         changes=("train.zero_stage=3", "model.name='a b'"),
+        rank_order="megatron",
         checkpoint_every=2,
         overwrite=True,
         device="cpu",
