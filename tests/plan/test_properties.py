@@ -6,10 +6,13 @@ from hypothesis import strategies as st
 from strategies import jobs
 
 from pdtlib.plan import flats, params
-from pdtlib.plan.job import from_dict, loads, replace, to_json, to_toml, validate
+from pdtlib.plan.chunks import layout_of
+from pdtlib.plan.job import JobError, from_dict, loads, replace, to_json, to_toml, validate
 from pdtlib.plan.memory import chunks_in_flight, stages_memory
+from pdtlib.plan.memory_timeline import schedule_of
 from pdtlib.plan.placement import rank_tensors
 from pdtlib.plan.predict import predict
+from pdtlib.plan.schedule import check, lower
 from pdtlib.plan.sharding import padded_numel
 from pdtlib.plan.time.constants import system_of
 from pdtlib.plan.time.step import step_time
@@ -212,3 +215,72 @@ def test_the_parts_of_time_sum_and_none_is_negative(data):
     parts = [time["compute_s"], time["bubble_s"], *time["exposed_comm_s"].values()]
     assert time["step_s"] == pytest.approx(sum(parts))
     assert min(parts) >= 0
+
+
+def fullest(job):
+    """States of the fullest rank."""
+    return max(flats.held_bytes(job, stage).total for stage in range(job.parallel.pp))
+
+
+@examples
+@given(jobs(), st.sampled_from(["tp", "pp", "ep"]))
+def test_a_larger_degree_never_holds_more_states(data, axis):
+    """Along every axis of the model. What physics and layouts allow it to add is named and no more than that:
+    padding of shards and vocabulary, KV heads that are repeated, the second copy of a tied embedding."""
+    job = from_dict(data)
+    changes = {f"parallel.{axis}": 2 * getattr(job.parallel, axis)}
+    if axis != "ep":
+        changes["hardware.n_gpus"] = 2 * job.parallel.world_size
+        changes["parallel.dp"] = job.parallel.dp
+    try:
+        more = replace(job, changes)
+    except JobError:
+        return  # the degree does not divide this job
+    slack = 16 * sum(
+        flat.group_size
+        for each in (job, more)
+        for s in range(each.parallel.pp)
+        for flat in flats.flats(each, s)
+    )
+    slack += 16 * 2 * 2 * job.model.hidden * more.parallel.tp  # a row of embedding and of head, padded
+    assert fullest(more) <= fullest(job) + slack
+
+
+@examples
+@given(jobs())
+def test_tensor_parallelism_never_keeps_more_activations(data):
+    """But for what embedding and loss keep of a cut vocabulary, 3 bytes a token."""
+    job = from_dict(data)
+    try:
+        more = replace(
+            job, {"parallel.tp": 2 * job.parallel.tp, "hardware.n_gpus": 2 * job.parallel.world_size}
+        )
+    except JobError:
+        return
+    tokens = job.train.micro_batch * job.model.seq
+    for a, b in zip(stages_memory(more), stages_memory(job), strict=True):
+        assert a.activations <= b.activations + 4 * tokens * job.gradient_accumulation
+        assert a.logits <= b.logits + 4 * tokens * job.gradient_accumulation
+
+
+@examples
+@given(jobs(), st.sampled_from(["gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe"]))
+def test_the_table_of_any_job_is_legal(data, schedule):
+    """Each action once, dependencies kept, messages in an order that cannot deadlock; all layers in place."""
+    job = from_dict(data)
+    pp = max(2, job.parallel.pp)
+    vpp = {"interleaved": 2, "zb-v": 2}.get(schedule, 1)
+    job = replace(
+        job,
+        {
+            "parallel.pp": pp,
+            "parallel.vpp": vpp,
+            "parallel.schedule": schedule,
+            "model.layers": job.model.layers * 4,
+        },
+    )
+    table = schedule_of(job)
+    check(table)
+    lower(table)
+    assert table.layout == layout_of(job)
+    assert table.microbatches == job.gradient_accumulation
