@@ -26,7 +26,8 @@ class SavedTensor:
     """One tensor kept for the backward pass, on one rank.
 
     ``split`` says over what it is cut: ``"tensor"`` by tensor parallelism, ``"sequence"`` by sequence
-    parallelism only (whole on every tensor-parallel rank without it). ``why`` says who needs it.
+    parallelism only (whole on every tensor-parallel rank without it), ``"none"`` by neither. ``why`` says who
+    needs it.
     """
 
     name: str

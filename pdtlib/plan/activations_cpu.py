@@ -3,7 +3,9 @@
 The papers' lists (:mod:`pdtlib.plan.activations`) suppose the fused kernels of a GPU. On a CPU a gated MLP
 keeps silu(gate) too, an RMSNorm its input and its normalised output in fp32, a norm its statistics, a dropout
 mask has the precision of the activations, and grouped heads are spread before explicit attention. Fused
-attention with dropout is not fused there: it writes the score matrices out in fp32. Counted with torch 2.13.
+attention with dropout is not fused there: it writes the score matrices out in fp32. A mixture of experts
+keeps what :mod:`pdtlib.engine.models.moe` computes with, indices included, for tokens that are spread evenly.
+Counted with torch 2.13.
 """
 
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ from pdtlib.plan.spec import Model
 
 
 def cpu_layer_tensors(model: Model, *, setting: Setting) -> tuple[SavedTensor, ...]:
-    """Everything that one dense layer keeps for its backward pass on a CPU, on one rank.
+    """Everything that one layer keeps for its backward pass on a CPU, on one rank.
 
     >>> from pdtlib.plan.spec import Model
     >>> model = Model(layers=1, hidden=64, heads=4, kv_heads=2, vocab=100, seq=48, activation="swiglu")
@@ -32,8 +34,7 @@ def cpu_layer_tensors(model: Model, *, setting: Setting) -> tuple[SavedTensor, .
         sizes.tensor("o input", sizes.query, "tensor", "the output projection's gradient"),
         *_mask("attention dropout mask", model, sizes),
         *_norm("mlp_norm", model, sizes),
-        sizes.tensor("mlp input", sizes.hidden, "sequence", "the first products' gradients"),
-        *_mlp(model, sizes),
+        *(_mlp if model.moe is None else _experts)(model, sizes),
         *_mask("mlp dropout mask", model, sizes),
     )
 
@@ -134,7 +135,11 @@ def _core(model: Model, sizes: Sizes) -> Iterator[SavedTensor]:
 
 
 def _mlp(model: Model, sizes: Sizes) -> Iterator[SavedTensor]:
-    inner = sizes.tokens * model.ffn
+    yield sizes.tensor("mlp input", sizes.hidden, "sequence", "the first products' gradients")
+    yield from _inner(model, sizes, sizes.tokens * model.ffn)
+
+
+def _inner(model: Model, sizes: Sizes, inner: float) -> Iterator[SavedTensor]:
     if model.activation == "gelu":
         yield sizes.tensor("gelu input", inner, "tensor", "the gelu's gradient")
     else:
@@ -142,3 +147,27 @@ def _mlp(model: Model, sizes: Sizes) -> Iterator[SavedTensor]:
         yield sizes.tensor("silu(gate)", inner, "tensor", "the gradient of up")
         yield sizes.tensor("up output", inner, "tensor", "the gradient of silu(gate)")
     yield sizes.tensor("down input", inner, "tensor", "the last product's gradient")
+
+
+def _experts(model: Model, sizes: Sizes) -> Iterator[SavedTensor]:
+    """Router and experts, which every tensor-parallel rank feeds with all tokens."""
+    assert model.moe is not None
+    moe, width, tokens = model.moe, sizes.setting.element_bytes, sizes.tokens
+    copies = tokens * moe.top_k
+
+    def whole(name: str, elements: float, element_bytes: int, why: str) -> SavedTensor:
+        return SavedTensor(name, elements * element_bytes, "none", why)
+
+    yield whole("router input", sizes.hidden, width, "the router's gradient")
+    yield whole("router probabilities", tokens * moe.experts, 4, "the softmax's gradient, fp32")
+    yield whole("chosen experts", copies, 8, "the gradient of their probabilities")
+    yield whole("chosen probabilities", copies, 4, "the gradient of their sum, fp32")
+    yield whole("sums of the chosen", tokens, 4, "the gradient of their shares, fp32")
+    if moe.aux_loss:
+        yield whole("shares of the experts", moe.experts, 4, "the balancing loss's gradient, fp32")
+    yield whole("tokens of the copies", copies, 8, "the gradients go back to them")
+    yield whole("expert inputs", copies * model.hidden, width, "the experts' first products")
+    yield from _inner(model, sizes, copies * moe.ffn)
+    yield whole("order of the copies", copies, 8, "the gradient of their weights")
+    yield whole("weights of the copies", copies, width, "the gradient of the experts' outputs")
+    yield whole("expert outputs", copies * model.hidden, width, "the gradient of their weights")

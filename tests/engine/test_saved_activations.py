@@ -19,6 +19,8 @@ MODELS = {
     "llama without groups": {"activation": "swiglu"},
     "llama with query and key norms": {"activation": "swiglu", "kv_heads": 2, "qk_norm": True},
     "gpt": {"activation": "gelu"},
+    "experts": {"activation": "swiglu", "moe": {"experts": 4, "top_k": 2, "ffn": 40, "aux_loss": 0.1}},
+    "experts, gpt": {"activation": "gelu", "moe": {"experts": 4, "top_k": 3, "ffn": 40}},
     "gpt with dropout": {"activation": "gelu", "dropout": 0.1},
 }
 
@@ -41,7 +43,7 @@ def test_saved_bytes(kind, flash, precision):
 
 @pytest.mark.parametrize("layers", [None, 1, 2])
 @pytest.mark.parametrize("recompute", ["selective", "full"])
-@pytest.mark.parametrize("kind", ["llama", "gpt"])
+@pytest.mark.parametrize("kind", ["llama", "gpt", "experts"])
 def test_saved_bytes_with_recomputation(kind, recompute, layers):
     """What is kept between the passes; the layer that is computed again comes on top of it later."""
     model = {"layers": 3, "hidden": 64, "heads": 4, "vocab": 100, "seq": 48, **MODELS[kind]}

@@ -83,7 +83,8 @@ class MoE(nn.Module):
         rows = self.exchange.rows(tokens[source], send=there, receive=back)
         rows = self.exchange.rows(self._compute(rows, arriving_), send=back, receive=there)
         rows = rows * weights.flatten()[order].unsqueeze(-1).to(rows.dtype)
-        return self.end(torch.zeros_like(tokens).index_add(0, source, rows).view_as(x))
+        mixed = torch.zeros_like(tokens).index_put((source,), rows, accumulate=True)  # [N, h]
+        return self.end(mixed.view_as(x))
 
     def capacity(self, num_tokens: int) -> int:
         """The most of ``num_tokens`` tokens that one expert takes."""
