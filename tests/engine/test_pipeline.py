@@ -5,8 +5,7 @@ user's own list of layers with frozen matrices; fewer micro-batches than stages;
 """
 
 import pytest
-import torch
-from pipeline_zoo import TRANSFORMERS, Case, one_process, train
+from pipeline_zoo import CLIP, TRANSFORMERS, Case, one_process, reference, train
 
 from pdtlib.engine.dist import spawn
 from pdtlib.plan.schedule import NAMES
@@ -47,31 +46,30 @@ REPLICATED = [
 CASES = {2: alone(2), 4: [*alone(4), *REPLICATED]}
 
 
-def train_all(cases: list[Case]) -> list[dict]:
-    return [train(case) for case in cases]
+def train_all(cases: list[Case], expected: list[dict]) -> list[dict]:
+    return [train(*each) for each in zip(cases, expected, strict=True)]
 
 
 @pytest.fixture(scope="module", params=CASES)
 def results(request: pytest.FixtureRequest) -> tuple[list[Case], list[list[dict]]]:
     cases = CASES[request.param]
-    return cases, spawn(train_all, request.param, cases, timeout_s=280)
+    expected = [reference(case) for case in cases]
+    return cases, spawn(train_all, request.param, cases, expected, timeout_s=280)
 
 
 def test_equals_one_process(results: tuple[list[Case], list[list[dict]]]) -> None:
     cases, ranks = results
     for case, found in zip(cases, zip(*ranks, strict=True), strict=True):
-        expected = one_process(case.model, case.micro_batches * case.dp)
+        expected = reference(case)
         assert max(rank["worst"] for rank in found) < TOLERANCE, case
         losses = [sum(parts) for parts in zip(*(rank["losses"] for rank in found), strict=True)]
         assert losses == pytest.approx(expected["losses"], abs=TOLERANCE), case
-        held = set().union(*(rank["names"] for rank in found))
-        assert held >= set(expected["params"]) if case.model != "list" else held, case
+        assert set().union(*(rank["names"] for rank in found)) >= set(expected["params"]), case
 
 
-def test_reference_learns() -> None:
-    """What pipelines are compared with moves, and clipping is active."""
+def test_reference_moves() -> None:
+    """Every step changes every parameter that pipelines are compared with, and clipping is active."""
     for model in (*TRANSFORMERS, "list"):
         expected = one_process(model, 5)
-        assert expected["losses"][-1] < expected["losses"][0]
-        assert min(expected["norms"]) > 0.05
-        assert all(torch.isfinite(param).all() for param in expected["params"].values())
+        assert expected["moved"] > 1e-3
+        assert min(expected["norms"]) > CLIP

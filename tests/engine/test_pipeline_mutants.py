@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 import torch
-from pipeline_zoo import Case, train
+from pipeline_zoo import Case, reference, train
 
 from pdtlib.engine import clip
 from pdtlib.engine.collectives import Pending
@@ -68,7 +68,7 @@ def train_mutants() -> dict[str, float]:
         with ExitStack() as stack:
             for owner, attribute, replacement in patches:
                 stack.enter_context(mock.patch.object(owner, attribute, replacement))
-            got = train(case)
+            got = train(case, reference(case))
         found[name] = math.inf if math.isnan(got["worst"]) else got["worst"]
     return found
 
