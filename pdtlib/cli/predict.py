@@ -123,6 +123,9 @@ def _show(result: dict[str, Any]) -> None:
     for index, (stage, held) in enumerate(zip(layout["stages"], result["memory"]["stages"], strict=True)):
         table.add_row(str(index), str(stage["layers"]), *(f"{held[name] / scale:,.2f}" for name in columns))
     console.print(table)
+    if result["memory"]["framework_overhead"]:
+        overhead = bytes_text(result["memory"]["framework_overhead"])
+        console.print(f"beside that, the framework itself takes about {overhead} of a GPU")
     for warning in result["warnings"]:
         console.print(f"[bold]warning:[/bold] {warning}")
     if "time" in result:

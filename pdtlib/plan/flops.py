@@ -8,6 +8,7 @@ MFU is the share of peak that model FLOPs reach, HFU the share that hardware FLO
 from dataclasses import dataclass
 
 from pdtlib.plan.chunks import num_recomputed
+from pdtlib.plan.presets import GPUS
 from pdtlib.plan.spec import Job, Model
 
 ATTENTION_CONVENTIONS = ("full", "causal", "none")
@@ -17,11 +18,14 @@ ATTENTION_CONVENTIONS = ("full", "causal", "none")
 class Conventions:
     """What is counted. ``attention``: the whole s x s square (most papers), its causal half, or none (6ND).
 
-    ``logits``: whether the product with the output embedding counts.
+    ``logits``: whether the product with the output embedding counts. ``embeddings``: whether looking a token
+    up counts as a product with the input embedding, as 6 N D with all parameters in N does; nothing is
+    multiplied there.
     """
 
     attention: str = "full"
     logits: bool = True
+    embeddings: bool = False
 
     def __post_init__(self) -> None:
         if self.attention not in ATTENTION_CONVENTIONS:
@@ -33,15 +37,19 @@ USUAL = Conventions()
 
 @dataclass(frozen=True)
 class ForwardFlops:
-    """FLOPs of the forward pass for one token: products with layers' weights, attention core, logits."""
+    """FLOPs of the forward pass for one token: products with layers' weights, attention core, logits.
+
+    ``embeddings`` are 0 unless a convention counts looking a token up.
+    """
 
     linear: float
     attention: float
     logits: float
+    embeddings: float = 0.0
 
     @property
     def total(self) -> float:
-        return self.linear + self.attention + self.logits
+        return self.linear + self.attention + self.logits + self.embeddings
 
 
 def forward_per_token(model: Model, *, conventions: Conventions = USUAL) -> ForwardFlops:
@@ -64,6 +72,7 @@ def forward_per_token(model: Model, *, conventions: Conventions = USUAL) -> Forw
         linear=2.0 * model.layers * weights,
         attention=share * 4.0 * model.layers * model.seq * q_size,
         logits=2.0 * h * model.vocab if conventions.logits else 0.0,
+        embeddings=2.0 * h * model.vocab if conventions.embeddings else 0.0,
     )
 
 
@@ -166,6 +175,29 @@ def mfu_needed(flops: float, *, seconds: float, num_gpus: int, peak_flops: float
 def gpus_needed(flops: float, *, seconds: float, peak_flops: float, mfu: float) -> float:
     """GPUs that meet a deadline at a given utilisation, before rounding up."""
     return flops / (seconds * peak_flops * mfu)
+
+
+PEAKS = ("dense", "sparse")
+
+
+def peak_flops(gpu: str, *, precision: str = "bf16", peak: str = "dense") -> float:
+    """The printed peak that a utilisation is a share of: 16-bit or fp8, dense or with 2:4 sparsity.
+
+    Data sheets like to print the sparse rate, twice the dense one, which no dense product can reach: a
+    utilisation of it is half of what it seems. Raises ``ValueError`` for an unknown GPU or peak, and for fp8
+    where there is none.
+
+    >>> [peak_flops("H100-SXM5", peak=peak) / 1e12 for peak in PEAKS]
+    [989.4, 1978.8]
+    """
+    if gpu not in GPUS:
+        raise ValueError(f"gpu={gpu!r}; valid: {', '.join(GPUS)}")
+    if peak not in PEAKS:
+        raise ValueError(f"peak={peak!r}; valid: {', '.join(PEAKS)}")
+    dense = GPUS[gpu].peak_fp8_flops if precision == "fp8" else GPUS[gpu].peak_flops
+    if dense is None:
+        raise ValueError(f"precision='fp8': {gpu} has no fp8 units; valid: bf16, fp16")
+    return dense * (2 if peak == "sparse" else 1)
 
 
 def utilisation_warnings(mfu: float, hfu: float | None = None) -> list[str]:

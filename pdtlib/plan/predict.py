@@ -7,7 +7,7 @@ from pdtlib.plan import flops, ledger, memory, params
 from pdtlib.plan.hardware_file import memory_bytes, peak_flops
 from pdtlib.plan.job import from_dict
 from pdtlib.plan.spec import Job, JobError
-from pdtlib.plan.time.constants import USUAL_SOFTWARE, system_of
+from pdtlib.plan.time.constants import HABITS, USUAL_SOFTWARE, system_of
 from pdtlib.plan.time.step import bubble_fraction, step_time
 from pdtlib.plan.units import TFLOP, gb_text
 
@@ -73,6 +73,7 @@ def _predict(job: Job, software: str) -> dict[str, Any]:
                 for stage in per_stage
             ],
             "max_total": max(stage.total for stage in per_stage),
+            "framework_overhead": framework_overhead(job, software),
         },
         "flops": {
             "model_per_step": flops.model_flops_per_step(job),
@@ -81,14 +82,25 @@ def _predict(job: Job, software: str) -> dict[str, Any]:
         },
         "comm": [message.row() for message in ledger.messages(job)],
         **timed,
-        "warnings": _warnings(job, max(stage.total for stage in per_stage), timed.get("throughput")),
+        "warnings": _warnings(job, software, max(stage.total for stage in per_stage), timed),
     }
 
 
-def _warnings(job: Job, fullest: float, rates: Mapping[str, float] | None) -> list[str]:
+def framework_overhead(job: Job, software: str) -> float:
+    """What a stack takes of a GPU besides the model: the CUDA context, NCCL's buffers, the allocator's gaps.
+
+    It is in no term of a stage, since no tensor holds it; a CPU has nothing of the kind.
+    """
+    return 0.0 if job.hardware.gpu == "cpu" else HABITS[software].overhead_bytes
+
+
+def _warnings(job: Job, software: str, fullest: float, timed: Mapping[str, Any]) -> list[str]:
     """What a reader should not overlook: memory that is not there, utilisation that cannot be."""
+    rates = timed.get("throughput")
     found = [] if rates is None else flops.utilisation_warnings(rates["mfu"], rates["hfu"])
-    room = memory_bytes(job)
+    room, overhead = memory_bytes(job), framework_overhead(job, software)
+    if room is not None and fullest <= room < fullest + overhead:
+        found.append(f"the framework's {gb_text(overhead)} do not fit beside {gb_text(fullest)} on a rank")
     if room is not None and fullest > room:
         found.append(
             f"{gb_text(fullest)} on a rank do not fit into the {gb_text(room)} of {job.hardware.gpu}"

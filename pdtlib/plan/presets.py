@@ -160,6 +160,19 @@ LINKS: dict[str, float] = {
     "ib-xdr-800": 800e9 / 8,
 }
 
+INTRA_LINKS: dict[str, float] = {
+    # Inside a node: bytes per second and GPU in one direction. NVLink has 6, 12, 18 and 18 links of 25, 25,
+    # 25 and 50 GB/s (the vendor's white papers), xGMI 7 of 64; PCIe 16 lanes of 8, 16, 32 GT/s in 128b/130b.
+    "nvlink2": 150e9,
+    "nvlink3": 300e9,
+    "nvlink4": 450e9,
+    "nvlink5": 900e9,
+    "xgmi3": 448e9,
+    "pcie3-x16": 16 * 8e9 * 128 / 130 / 8,
+    "pcie4-x16": 16 * 16e9 * 128 / 130 / 8,
+    "pcie5-x16": 16 * 32e9 * 128 / 130 / 8,
+}
+
 CLUSTERS: dict[str, dict[str, object]] = {
     # A node as its vendor sells it: eight GPUs on NVLink, one network card a GPU (DGX-1: one for two).
     "dgx-1-v100": {"gpu": "V100-SXM2-32", "gpus_per_node": 8, "inter": "ib-edr-50"},

@@ -171,3 +171,34 @@ def test_impossible_utilisations_are_named(mfu, hfu, parts):
     found = flops.utilisation_warnings(mfu, hfu)
     assert len(found) == len(parts)
     assert all(part in text for part, text in zip(parts, found, strict=True))
+
+
+def test_embeddings_are_what_six_n_d_counts_too_much():
+    """6 N D with all parameters in N charges the lookup like a product; by name it is a convention."""
+    model = presets.model("llama2-7b")
+    counted = flops.Conventions(attention="none", embeddings=True)
+    norms = params.count(model).by_part["norm"]
+    six = flops.training_flops(params.count(model).total - norms, num_tokens=1)
+    assert flops.model_flops_per_token(model, conventions=counted) == six
+    usual = flops.Conventions(attention="none")
+    lookup = 6 * model.vocab * model.hidden
+    assert flops.model_flops_per_token(model, conventions=usual) == six - lookup
+
+
+def test_peaks_are_dense_unless_someone_says_sparse():
+    """A V100's and an A100's 16-bit peaks; sparse halves the utilisation; fp8 only where it exists."""
+    assert flops.peak_flops("A100-SXM4-80") == 312e12
+    assert flops.peak_flops("A100-SXM4-80", peak="sparse") == 624e12
+    dense, sparse = (
+        flops.mfu(1e18, seconds=10.0, num_gpus=1024, peak_flops=flops.peak_flops("H100-SXM5", peak=peak))
+        for peak in flops.PEAKS
+    )
+    assert dense == 2 * sparse
+    assert flops.peak_flops("H100-SXM5", precision="fp8") == 1978.9e12
+    for wrong in (
+        {"gpu": "H1000"},
+        {"gpu": "H100-SXM5", "peak": "best"},
+        {"gpu": "A100-SXM4-80", "precision": "fp8"},
+    ):
+        with pytest.raises(ValueError, match="valid"):
+            flops.peak_flops(**wrong)

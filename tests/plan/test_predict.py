@@ -205,3 +205,20 @@ def test_memory_that_is_not_there_is_pointed_out(capsys, tmp_path):
     path = tmp_path / "job.json"
     path.write_text(json.dumps(tables))
     assert "warning:" in pdt(capsys, "predict", path)[1]
+
+
+def test_the_frameworks_own_memory_is_named_and_in_no_stage():
+    """Context, NCCL and allocator are no tensors: beside the sum, and a reason to warn."""
+    tables = {"model": {"preset": "gpt2"}}
+    assert predict(tables)["memory"]["framework_overhead"] == 0
+    on_gpu = predict({**tables, "hardware": {"gpu": "A100-SXM4-40"}})["memory"]
+    assert on_gpu["framework_overhead"] > 0
+    assert on_gpu["max_total"] == max(stage["total"] for stage in on_gpu["stages"])
+    full = {"model": {"preset": "gpt2-xl", "layers": 46}, "hardware": {"gpu": "A100-SXM4-40"}}
+    for batch in range(1, 40):
+        result = predict({**full, "train": {"micro_batch": batch}})
+        room = 40e9 - result["memory"]["max_total"]
+        if 0 < room < result["memory"]["framework_overhead"]:
+            assert any("framework" in warning for warning in result["warnings"])
+            return
+    pytest.fail("no batch comes near the GPU's memory")
