@@ -1,5 +1,6 @@
 """The claim register: complete, and every verdict that is computed is the one a reviewer gave by hand."""
 
+import re
 from collections import Counter
 
 import pytest
@@ -16,6 +17,7 @@ from pdtlib.book.claims.judge import (
     prints_as,
     verdict,
 )
+from pdtlib.book.claims.page import RegisterPage, chapter_of
 from pdtlib.book.claims.render import ClaimList
 
 PER_SECTION = {
@@ -118,3 +120,15 @@ def test_the_page_shows_every_claim_and_opens_what_needs_correcting() -> None:
         opened = f'<details open id="claim-{claim.id}"' in markup
         assert opened == (claims.judged(claim)[0] in (IMPRECISE, WRONG))
     assert "17 claims: 5 exact, 3 right under an assumption, 3 imprecise, 6 wrong." in markup
+
+
+def test_the_register_page_holds_every_claim_and_leads_to_its_chapter() -> None:
+    markup = RegisterPage()._repr_html_()
+    for claim in claims.register():
+        assert markup.count(f'id="claim-{claim.id}"') == 1
+        page = chapter_of(claim.section)
+        assert f'href="{page}.html#claim-{claim.id}"' in markup
+    verdicts = re.findall(r'data-verdict="([^"]+)"', markup)
+    counted = claims.counted(*{claim.section for claim in claims.register()})
+    assert Counter(verdicts) == counted
+    assert chapter_of("2.3") == "02_data_parallel"

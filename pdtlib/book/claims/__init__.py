@@ -8,6 +8,7 @@ without readings is a judgement and says so.
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from importlib import import_module
 
 from pdtlib.book.claims.judge import VERDICTS, Claim, Finding, verdict
@@ -41,6 +42,7 @@ def of_sections(*sections: str) -> tuple[Claim, ...]:
     return tuple(claim for claim in claims if claim.section in sections)
 
 
+@cache
 def judged(claim: Claim) -> tuple[str, Finding]:
     """Examine a claim: its verdict, and what the examination found."""
     finding = claim.examine()
@@ -62,3 +64,12 @@ def show(*sections: str) -> None:
 
 
 __all__ = ["VERDICTS", "Claim", "counted", "judged", "of_sections", "register", "show"]
+
+
+def show_register() -> None:
+    """Show every claim in a notebook, with a filter by section and verdict."""
+    from IPython.display import display
+
+    from pdtlib.book.claims.page import RegisterPage
+
+    display(RegisterPage())

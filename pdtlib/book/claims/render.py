@@ -34,16 +34,20 @@ class ClaimList:
         entries = [(claim, *judged(claim)) for claim in self.claims]
         counts = Counter(result for _, result, _ in entries)
         listed = ", ".join(f"{counts[name]} {name}" for name in VERDICTS if counts[name])
-        body = "".join(_entry(claim) for claim in self.claims)
+        body = "".join(entry(claim, opened=_corrects(claim)) for claim in self.claims)
         return f'{STYLE}<div class="pdt-claims"><p>{len(entries)} claims: {listed}.</p>{body}</div>'
 
     def __repr__(self) -> str:
         return "\n".join(f"{claim.id}: {judged(claim)[0]}" for claim in self.claims)
 
 
-def _entry(claim: Claim) -> str:
+def _corrects(claim: Claim) -> bool:
+    return judged(claim)[0] in (IMPRECISE, WRONG)
+
+
+def entry(claim: Claim, *, opened: bool, more: str = "") -> str:
+    """A claim as a folding entry; ``more`` is HTML that stands at its end."""
     result, finding = judged(claim)
-    opened = " open" if result in (IMPRECISE, WRONG) else ""
     readings = "".join(
         f"<li>{escape(reading.text)}: {'holds' if reading.holds else 'does not hold'}"
         f"{'' if reading.usual else ' (not how practice reads it)'}</li>"
@@ -52,10 +56,11 @@ def _entry(claim: Claim) -> str:
     how = "Computed" if finding.readings else "Judged by hand"
     sources = "; ".join(escape(source) for source in claim.sources)
     return (
-        f'<details{opened} id="claim-{escape(claim.id)}"><summary>'
+        f'<details{" open" if opened else ""} id="claim-{escape(claim.id)}"><summary>'
         f'<span class="pdt-verdict">{MARKS[result]} {result}</span> '
         f"<strong>{escape(claim.id)}</strong> {escape(claim.says)}</summary>"
         f"<p>{escape(finding.reason)}</p>"
         + (f"<ul>{readings}</ul>" if readings else "")
-        + f'<p class="pdt-sources">{how}.{" Sources: " + sources + "." if sources else ""}</p></details>'
+        + f'<p class="pdt-sources">{how}.{" Sources: " + sources + "." if sources else ""}</p>'
+        + f"{more}</details>"
     )
