@@ -7,9 +7,10 @@ import importlib.util
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point: prepare the process, then run :func:`pdtlib.engine.training.loop.main`."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is the launcher's business: end without a word
@@ -25,7 +26,7 @@ def main() -> int:
         from pdtlib.engine.training.loop import main
         from pdtlib.resilience.companions import accompany
 
-        main(sys.argv[1:], accompany=accompany)
+        main(sys.argv[1:] if arguments is None else arguments, accompany=accompany)
 
     return run_rank(work)
 

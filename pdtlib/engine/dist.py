@@ -24,6 +24,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from pdtlib.engine.fresh_store import fresh_store
+
 GRACE_S = 2.0
 """How long the other ranks may still report after the first failure, so that the first cause is found."""
 
@@ -51,8 +53,32 @@ def init(backend: str | None = None, *, timeout_s: float = 600.0) -> torch.devic
             "nccl" if use_gpu else "gloo",
             timeout=timedelta(seconds=timeout_s),
             device_id=device if use_gpu else None,
+            **_meeting_place(timeout_s),
         )
     return device
+
+
+def common_store() -> dist.TCPStore | None:
+    """A connection of its own to the store that all ranks share; None for ranks that no agent has started.
+
+    The agent keeps the store, or rank 0 where TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 tells the agent not to.
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return dist.TCPStore(address, port, is_master=False, wait_for_workers=False)
+
+
+def _meeting_place(timeout_s: float) -> dict[str, Any]:
+    """Where ranks meet whose agent keeps one store while it starts them again; else torch's own choice."""
+    keeps = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if not keeps or os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") == "0":
+        return {}
+    store = common_store()
+    assert store is not None
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    fresh = fresh_store(store, rank=rank, world_size=world_size, timeout_s=timeout_s)
+    return {"store": fresh, "rank": rank, "world_size": world_size}
 
 
 def shutdown() -> None:

@@ -6,7 +6,7 @@ slow    the process sleeps before a step: a straggler, no failure
 damage  the newest checkpoint on disk loses half of a file, then the process is killed
 index   the newest checkpoint loses its index, then the process is killed
 saving  the process is killed right after a save has begun, so the checkpoint is half-written
-disk    the process can write no file any further (as on a full disk) until it is started again
+disk    the process can write no more than 64 KiB into a file (as on a full disk) until it is started again
 flip    a bit of the gradient flips after the reduction
 
 A node that loses its power and a link that is cut are faults of the testbed: :mod:`pdtlib.testbed.cluster`.
@@ -37,6 +37,7 @@ from pdtlib.plan.spec import Problem
 
 KINDS = ("kill", "stop", "slow", "damage", "index", "saving", "disk", "flip")
 SLOW_S = 1.0
+ROOM_BYTES = 2**16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +123,9 @@ class Injector(Companion):
         elif kind == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
         elif kind == "disk":
-            resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+            resource.setrlimit(
+                resource.RLIMIT_FSIZE, (ROOM_BYTES, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+            )
         else:
             os.kill(os.getpid(), signal.SIGKILL)
 

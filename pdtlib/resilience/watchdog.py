@@ -3,7 +3,7 @@
 A rank that waits for a message cannot tell a slow peer from a dead one, and torch's own timeout only says
 that it waited. So every rank publishes once a second how many collectives it has begun on each axis. One that
 has waited too long looks up the others of that group: those that have begun fewer did not arrive. It says
-so, ends those of them that hang on its own node, and ends itself; torchrun's agent then starts the ranks
+so, ends those of them that hang on its own node, and aborts; torchrun's agent then starts the ranks
 anew, as for any failure.
 """
 
@@ -24,12 +24,9 @@ from typing import Any
 
 import torch.distributed as dist
 
+from pdtlib.engine.dist import common_store
 from pdtlib.engine.mesh import Group, Mesh
 from pdtlib.engine.training.companion import Companion
-from pdtlib.engine.training.elastic import agents_store
-
-HUNG = 75
-"""Exit code of a rank that its watchdog has ended (EX_TEMPFAIL: trying again may help)."""
 
 BEAT_S = 1.0
 
@@ -46,6 +43,9 @@ class Beat:
     where: str
     calls: dict[str, int] = field(default_factory=dict)
 
+
+PATIENCE_S = 5.0
+"""How long the common store may take to answer."""
 
 STEP_LIMITS = 5
 """A step that takes so many limits hangs too, at a place that is no collective of the mesh."""
@@ -76,7 +76,7 @@ class Watchdog(Companion):
     """Ends this rank when it waits longer than ``limit_s`` for the others of a group.
 
     A step must be shorter than five times that.
-    Works through the store of torchrun's agent, so a run without an agent has no watchdog.
+    Works through the ranks' common store, so a run that no agent has started has no watchdog.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -86,7 +86,7 @@ class Watchdog(Companion):
         self._stepped = float("inf")
 
     def join(self, mesh: Mesh, *, on_disk: int) -> int:
-        self._store = agents_store()
+        self._store = common_store()
         if self._store is None:
             return on_disk
         # What an earlier start of the ranks has published under their numbers must not be taken for news.
@@ -95,7 +95,8 @@ class Watchdog(Companion):
         self._key = f"pdt/watch/{token[0]}"
         self._groups = mesh.groups()
         self._publish()
-        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+        for work in (self._beat, self._watch):
+            threading.Thread(target=work, name="watchdog", daemon=True).start()
         return on_disk
 
     def before_step(self, step: int) -> None:
@@ -104,18 +105,34 @@ class Watchdog(Companion):
     def end(self) -> None:
         self._over.set()
 
+    def _beat(self) -> None:
+        """Publish for as long as the store answers; it may stand still with the rank that keeps it."""
+        with suppress(dist.DistError, RuntimeError):
+            while not self._over.wait(min(BEAT_S, self.limit_s / 4)):
+                self._publish()
+
     def _watch(self) -> None:
         while not self._over.wait(min(BEAT_S, self.limit_s / 4)):
-            try:
-                mine = self._publish()
-                for group in self._groups:
-                    waits = group.waits
-                    if waits is not None and time.monotonic() - waits[1] > self.limit_s:
-                        self._bark(mine, group, *waits)
-                if time.monotonic() - self._stepped > STEP_LIMITS * self.limit_s:
-                    self._give_up(mine)
-            except (dist.DistError, RuntimeError):  # the store is gone, and the agent with it
-                return
+            for group in self._groups:
+                waits = group.waits
+                if waits is not None and time.monotonic() - waits[1] > self.limit_s:
+                    self._end(group, *waits)
+            if time.monotonic() - self._stepped > STEP_LIMITS * self.limit_s:
+                waited_s = time.monotonic() - self._stepped
+                where = f"this rank is at {self._where()}"
+                _say(dist.get_rank(), f"step {self.step} has not ended for {waited_s:.0f} s; {where}")
+                os.kill(os.getpid(), signal.SIGABRT)
+
+    def _end(self, group: Group, call: str, since: float) -> None:
+        """Look up who did not arrive, in a thread of its own, since the store may not answer; then abort."""
+        asking = threading.Thread(target=self._bark, args=(group, call, since), daemon=True)
+        asking.start()
+        asking.join(PATIENCE_S)
+        if group.waits is not None and group.waits[1] == since:
+            waited_s = time.monotonic() - since
+            text = f"{call} over {_name(group)} has waited {waited_s:.0f} s in step {self.step}"
+            _say(dist.get_rank(), f"{text}; the ranks' common store does not answer either")
+            os.kill(os.getpid(), signal.SIGABRT)
 
     def _publish(self) -> Beat:
         assert self._store is not None
@@ -140,14 +157,9 @@ class Watchdog(Companion):
             frame = frame.f_back
         return "its start"
 
-    def _give_up(self, mine: Beat) -> None:
-        waited_s = time.monotonic() - self._stepped
-        _say(mine, f"step {mine.step} has not ended for {waited_s:.0f} s; this rank is at {mine.where}")
-        os._exit(HUNG)
-
-    def _bark(self, mine: Beat, group: Group, call: str, since: float) -> None:
+    def _bark(self, group: Group, call: str, since: float) -> None:
         assert self._store is not None
-        others = []
+        mine, others = self._publish(), []
         for rank in group.ranks:
             key = f"{self._key}/{rank}"
             if rank != mine.rank and self._store.check([key]):
@@ -159,16 +171,16 @@ class Watchdog(Companion):
         text = verdict(mine, others, group=name, call=call, waited_s=waited_s, now=time.time())
         arrived = [other.rank for other in others if other not in late]
         if mine.rank < min(arrived, default=mine.rank + 1):
-            _say(mine, text)
+            _say(mine.rank, text)
         for other in late:
             if other.node == mine.node and time.time() - other.time > 3 * BEAT_S:
                 with suppress(OSError):
                     os.kill(other.pid, signal.SIGKILL)  # SIGTERM would not wake one that is stopped
-        os._exit(HUNG)
+        os.kill(os.getpid(), signal.SIGABRT)
 
 
-def _say(mine: Beat, text: str) -> None:
-    sys.stderr.write(f"rank {mine.rank}: {text}\n")
+def _say(rank: int, text: str) -> None:
+    sys.stderr.write(f"rank {rank}: {text}\n")
     sys.stderr.flush()
 
 

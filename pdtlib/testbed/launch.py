@@ -23,6 +23,7 @@ from pdtlib.testbed.cluster import NoTestbed, Testbed, address, find
 
 PORT = 29400
 POLL_S = 0.1
+SETTLE_S = 0.5
 PATIENCE = {
     "last_call_timeout": 2,  # seconds for stragglers once enough nodes are there
     "keep_alive_interval": 1,
@@ -71,6 +72,8 @@ def run(
                 if code is None:
                     continue
                 del agents[node]
+                if code and min_nodes:
+                    time.sleep(SETTLE_S)  # a node's processes die a moment before the node itself
                 if min_nodes is None or _is_up(name, agent):
                     codes[node] = code
                 if code and min_nodes is None:
@@ -123,6 +126,8 @@ class _Starter:
             "TORCH_CPP_LOG_LEVEL": "ERROR",  # else every closed connection is worth thirty lines
             "LOGLEVEL": "ERROR",
             "PDT_NODE": str(node),
+            # An agent that keeps its store does not tell a node that joins later where it is (torch 2.13).
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1" if self.min_nodes < testbed.nodes else "0",
             **self.env,
         }
         process = subprocess.Popen(

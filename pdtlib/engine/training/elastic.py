@@ -14,6 +14,7 @@ from dataclasses import replace as changed
 
 import torch.distributed as dist
 
+from pdtlib.engine.dist import common_store
 from pdtlib.engine.training.failures import Refused
 from pdtlib.engine.training.options import Options, read_change
 from pdtlib.plan.job import Job, JobError, load, replace
@@ -53,22 +54,17 @@ def take_part(options: Options, world_size: int) -> tuple[Options, int]:
     return changed(options, changes=changes, resume=True), ranks
 
 
-def agents_store() -> dist.TCPStore | None:
-    """A connection of its own to the store that torchrun's agent keeps; None where there is no agent."""
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return None
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return dist.TCPStore(address, port, is_master=False, wait_for_workers=False)
-
-
 def release_those_standing_by() -> None:
     """Tell the ranks that were too many that the run is over."""
-    store = agents_store()
+    store = common_store()
     if store is not None and int(os.environ["RANK"]) == 0:
         store.set(OVER, "1")
 
 
 def _stand_by() -> None:
-    store = agents_store()
-    while store is not None and not store.check([OVER]):
-        time.sleep(POLL_S)
+    try:
+        store = common_store()
+        while store is not None and not store.check([OVER]):
+            time.sleep(POLL_S)
+    except dist.DistError:  # rank 0 kept the store and has ended; if it failed, the agent starts us again
+        return

@@ -131,4 +131,9 @@ def _end(message: str, code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.write(message)
     sys.stderr.flush()
+    leave(code)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process at once."""
     os._exit(code)
