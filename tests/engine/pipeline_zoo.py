@@ -15,7 +15,7 @@ from pdtlib.engine.optimizer import ShardedAdamW
 from pdtlib.engine.pipeline import Pipeline, cut_layers
 from pdtlib.plan.chunks import split_layers
 from pdtlib.plan.schedule import FAMILIES, Layout
-from pdtlib.plan.spec import Model
+from pdtlib.plan.spec import Model, MoE
 
 VOCAB, WIDTH, LENGTH, LAYERS, ROWS, STEPS = 11, 8, 6, 9, 2, 3
 CLIP, ADAM = 0.05, {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
@@ -23,6 +23,7 @@ SIZES = {"layers": LAYERS, "hidden": WIDTH, "heads": 2, "vocab": VOCAB, "seq": L
 TRANSFORMERS = {
     "gpt": Model(**SIZES, activation="gelu", tied_embeddings=True, dropout=0.1),
     "llama": Model(**SIZES, activation="swiglu", kv_heads=1, ffn=12, qk_norm=True),
+    "moe": Model(**SIZES, activation="gelu", ffn=7, moe=MoE(experts=3, top_k=2, ffn=7)),
 }
 
 

@@ -21,7 +21,7 @@ def alone(pp: int) -> list[Case]:
         Case(name, MODELS[(index + pp) % 3], ROUND[(index + pp // 2) % 4], pp)
         for index, name in enumerate(NAMES)
     ]
-    return [*found, Case("interleaved", "llama", 5, pp, chunks=1), Case("zb-v", "gpt", 2, pp)]
+    return [*found, Case("interleaved", "llama", 5, pp, chunks=1), Case("zb-v", "moe", 2, pp)]
 
 
 REPLICATED = [

@@ -23,14 +23,23 @@ Key = tuple[int, int]  # (micro-batch, chunk)
 
 
 class Executor:
-    """Runs programs of rank ``group.rank`` on its ``parts``, chunk 0 first."""
+    """Runs programs of rank ``group.rank`` on its ``parts``, chunk 0 first.
+
+    ``numbers`` are those by which the replica knows the parts. ``most_alive`` counts forward passes whose
+    activations were there at one time, at the most.
+    """
 
     def __init__(
-        self, parts: Sequence[nn.Module], group: Group, layout: Layout, device: torch.device
+        self,
+        parts: Sequence[nn.Module],
+        group: Group,
+        layout: Layout,
+        *,
+        numbers: Sequence[int],
+        device: torch.device,
     ) -> None:
-        self.parts, self.group, self.layout = parts, group, layout
+        self.parts, self.group, self.layout, self.numbers = parts, group, layout, numbers
         self.replica: Replica | None = None
-        self.numbers = range(len(parts))  # of the parts, as the replica counts them
         self.most_alive = 0
         self._receivers: dict[tuple[str, int], Receiver] = {}
         self._senders: dict[tuple[str, int], Sender] = {}

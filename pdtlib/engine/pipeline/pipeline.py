@@ -65,8 +65,8 @@ class Pipeline:
         self.module = Parts([parts[chunk] for chunk in by_position], apart=apart)
         self._share_initial_values()
         device = next((param.device for param in self.module.parameters()), torch.device("cpu"))
-        self.executor = Executor(parts, group, self.layout, device)
-        self.executor.numbers = [by_position.index(chunk) for chunk in range(len(parts))]
+        numbers = [by_position.index(chunk) for chunk in range(len(parts))]
+        self.executor = Executor(parts, group, self.layout, numbers=numbers, device=device)
         self._programs: dict[int, Program] = {}
 
     # --- what ranks have in common ------------------------------------------------------------------------
