@@ -10,25 +10,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import sleeping
 import torch
-import torch.distributed as dist
 
+from pdtlib.book import small_run
 from pdtlib.book.measured import Row, lines, ranks_off, relative_difference
 from pdtlib.engine.data import Batches, Corpus
 from pdtlib.engine.dist import init, shutdown
 from pdtlib.engine.mesh import Group, Mesh, build_mesh
-from pdtlib.engine.optimizer import ShardedAdamW
-from pdtlib.engine.parallelize import parallelize
-from pdtlib.engine.training.step import compute_gradients, micro_batches
-from pdtlib.plan.job import Job, from_dict, replace
+from pdtlib.plan.job import Job, from_dict
 from pdtlib.plan.ledger import messages
 from pdtlib.plan.params import count
 from pdtlib.plan.schedule import FAMILIES, NAMES, schedule_problems
@@ -112,83 +107,27 @@ def _equal(planned: list[Any], measured: list[Any]) -> int:
     return sum(ours == theirs for ours, theirs in zip(planned, measured, strict=True))
 
 
-def train(job: Job, mesh: Mesh, batches: Batches) -> dict[str, Any]:
-    """A few steps on this mesh: losses, norms, this rank's parameters, the messages of the last step."""
-    parts = parallelize(job, mesh, device=mesh.device)
-    optimizer = ShardedAdamW(parts.replica, lr=job.train.learning_rate, weight_decay=job.train.weight_decay)
-    losses, norms = [], []
-    for step in range(STEPS):
-        mesh.ledger.clear()
-        found = compute_gradients(
-            parts,
-            optimizer,
-            micro_batches(parts, batches, step),
-            step=step,
-            max_norm=job.train.clip_grad_norm or math.inf,
-        )
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(found.loss)
-        norms.append(found.grad_norm)
-    return {
-        "losses": losses,
-        "norms": norms,
-        "parameters": parts.replica.full_parameters(),
-        "sent": mesh.ledger.rows(),
-    }
-
-
-def train_rows(job: Job, mesh: Mesh, batches: Batches, alone: dict[str, Any]) -> list[Row]:
+def train_rows(job: Job, mesh: Mesh, batches: Batches, alone: small_run.Trained) -> list[Row]:
     """One schedule on the model, against one process and the plan: the rows of this rank."""
-    result = train(job, mesh, batches)
+    result = small_run.train(job, mesh, batches, steps=STEPS)
     tolerance = TOLERANCE[job.train.precision]
     planned = [row.row() for row in messages(job, mesh.group("pp").rank)]
     title = FAMILIES[job.parallel.schedule].title
-
-    def difference(name: str) -> float:
-        pairs = zip(result[name], alone[name], strict=True)
-        return max(abs(ours - theirs) / abs(theirs) for ours, theirs in pairs)
-
+    losses = small_run.largest_difference(result.losses, alone.losses)
+    norms = small_run.largest_difference(result.norms, alone.norms)
     parameters = max(
-        relative_difference(tensor.cpu(), alone["parameters"][name])
-        for name, tensor in result["parameters"].items()
+        relative_difference(tensor.cpu(), alone.parameters[name])
+        for name, tensor in result.parameters.items()
     )
-    sent = [round(sum(row["sent_bytes_per_rank"] for row in rows)) for rows in (planned, result["sent"])]
+    sent = [small_run.sent_bytes(rows) for rows in (planned, result.sent)]
+    off = small_run.differing(planned, result.sent)
     return [
         Row(title, "bytes sent by this rank in a step", *sent),
-        Row(title, "messages that differ from the plan", 0, _differing(planned, result["sent"])),
-        Row(title, "losses, against one process", 0, difference("losses"), tolerance),
-        Row(title, "gradient norms", 0, difference("norms"), tolerance),
+        Row(title, "messages that differ from the plan", 0, off),
+        Row(title, "losses, against one process", 0, losses, tolerance),
+        Row(title, "gradient norms", 0, norms, tolerance),
         Row(title, "parameters after the last step", 0, parameters, 10 * tolerance),
     ]
-
-
-def _differing(planned: list[dict[str, Any]], sent: list[dict[str, Any]]) -> int:
-    """Kinds of messages that are not as often in both."""
-    ours, theirs = map(_counts, (planned, sent))
-    return sum(ours[kind] != theirs[kind] for kind in ours | theirs)
-
-
-def _counts(rows: list[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
-    kinds: Counter[tuple[Any, ...]] = Counter()
-    for row in rows:
-        kinds[row["axis"], row["collective"], row["phase"], row["message_bytes"]] += row["count"]
-    return kinds
-
-
-def reference(job: Job, batches: Batches, group: Group, device: torch.device) -> dict[str, Any]:
-    """The same training in one process, on rank 0; every rank gets its results."""
-    found: list[Any] = [None]
-    if group.rank == 0:
-        alone = replace(
-            job, {"parallel.pp": 1, "parallel.schedule": "1f1b", "parallel.vpp": 1, "hardware.n_gpus": 1}
-        )
-        result = train(alone, Mesh(None, device), batches)
-        result["parameters"] = {name: value.cpu() for name, value in result["parameters"].items()}
-        found = [result]
-    if group.size > 1:
-        dist.broadcast_object_list(found, src=0, group=group.process_group)
-    return found[0]
 
 
 def jobs(preset: dict[str, Any], stages: int, microbatches: int) -> list[Job]:
@@ -263,7 +202,7 @@ def main() -> int:
         global_batch=todo[0].train.global_batch,
         seed=todo[0].train.seed,
     )
-    alone = reference(todo[0], batches, group, device)
+    alone = small_run.alone(todo[0], batches, group, device, steps=STEPS)
     trained = []
     for job in todo:
         rows = train_rows(job, mesh, batches, alone)
@@ -295,7 +234,7 @@ def main() -> int:
                 "microbatches": microbatches,
                 "unit_s": options.unit_ms / 1000,
                 "params": count(model).total,
-                "one_process": {"losses": alone["losses"], "norms": alone["norms"]},
+                "one_process": {"losses": alone.losses, "norms": alone.norms},
                 "sleeping": sleeps,
                 "trained": [
                     {**report, "rows": [row.report() for row in report["rows"]]} for report in trained

@@ -26,6 +26,7 @@ def test_every_lab_has_its_parts() -> None:
         "02_zero",
         "03_tensor_parallel",
         "04_pipeline",
+        "05_3d_parallel",
         "06_sequence_parallel",
     ]
     for folder in FOLDERS:

@@ -1,4 +1,4 @@
-"""Lab 04 runs every schedule as its table says, and would say so if it did not."""
+"""Labs 04 and 05 run as their tables and plans say, and would say so if they did not."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 from lab_running import ROOT, command, comparable, load, run
 
+from pdtlib.book import small_run
 from pdtlib.plan.comm import Message
 from pdtlib.plan.schedule import NAMES
 from pdtlib.plan.spec import SCHEDULES
@@ -52,14 +54,14 @@ def lab() -> ModuleType:
     return load(LAB / "lab.py", "lab_04")
 
 
-def test_lab_04_notices_a_message_that_the_plan_has_not(lab: ModuleType) -> None:
+def test_a_message_that_the_plan_has_not_is_noticed() -> None:
     planned = [Message("pp", "send", phase, 8, 1024.0, 4).row() for phase in ("forward", "backward")]
-    assert lab._differing(planned, planned[::-1]) == 0
-    assert lab._differing(planned, planned[:1]) == 1
-    assert lab._differing(planned, [planned[0], {**planned[1], "count": 7}]) == 1
-    assert lab._differing(planned, [planned[0], {**planned[1], "message_bytes": 1000.0}]) == 2
+    assert small_run.differing(planned, planned[::-1]) == 0
+    assert small_run.differing(planned, planned[:1]) == 1
+    assert small_run.differing(planned, [planned[0], {**planned[1], "count": 7}]) == 1
+    assert small_run.differing(planned, [planned[0], {**planned[1], "message_bytes": 1000.0}]) == 2
     halves = [{**planned[0], "count": 4}, {**planned[0], "count": 4}, planned[1]]
-    assert lab._differing(planned, halves) == 0
+    assert small_run.differing(planned, halves) == 0
 
 
 def test_lab_04_notices_an_order_that_is_not_the_tables(lab: ModuleType) -> None:
@@ -72,3 +74,59 @@ def test_lab_04_wants_more_than_one_process() -> None:
     done = run(command(LAB, processes=1))
     assert done.returncode != 0
     assert "a pipeline needs 2 or more" in done.stderr
+
+
+LAB_05 = ROOT / "labs" / "05_3d_parallel"
+TESTBED_PART = "tensor parallelism inside a node"
+
+
+def before_the_testbed(text: str) -> list[str]:
+    """The lines of lab 05 up to its third part, whose bytes on the wire differ a little from run to run."""
+    return comparable(text.partition(TESTBED_PART)[0])
+
+
+def test_lab_05_is_one_training_in_both_orders(tmp_path: Path) -> None:
+    report_file = tmp_path / "report.json"
+    done = run(command(LAB_05, "--no-testbed", "--json", str(report_file)))
+    assert done.returncode == 0, done.stdout + done.stderr
+    expected = (LAB_05 / "expected.txt").read_text(encoding="utf-8")
+    assert before_the_testbed(done.stdout) == before_the_testbed(expected)
+    assert "left out: this machine can't make a testbed: --no-testbed" in done.stdout
+    report = json.loads(report_file.read_text(encoding="utf-8"))
+    assert [(each["order"][:3], each["zero_stage"]) for each in report["runs"]] == [
+        ("the", 0),
+        ("the", 1),
+        ("Meg", 0),
+        ("Meg", 1),
+    ]
+    for each in report["runs"]:
+        assert each["ranks_off"] == []
+        assert all(row["right"] for row in each["rows"])
+        assert [row["measured"] > 0 for row in each["rows"][:5]] == [True] * 5
+    losses = report["one_process"]["losses"]
+    assert losses[-1] < losses[0] - 0.05, "it does not learn"
+
+
+def test_lab_05_notices_a_group_that_is_not_the_closed_forms() -> None:
+    from pdtlib.engine.mesh import Mesh
+    from pdtlib.plan.job import from_dict
+    from pdtlib.plan.ranks import ARTICLE_ORDER
+
+    lab = load(LAB_05 / "lab.py", "lab_05")
+    job = from_dict({**lab.LAPTOP, "parallel": lab.DEGREES})
+    (row,) = lab.group_rows("alone", Mesh(None, torch.device("cpu")), job, ARTICLE_ORDER, 0)
+    assert not row.right  # a mesh of one rank has no groups of two
+
+
+def test_lab_05_predicts_what_goes_between_nodes() -> None:
+    nodes = load(LAB_05 / "nodes.py", "lab_05_nodes")
+    inside, across = (nodes.planned(where) for where in ("inside", "across"))
+    assert inside["between"] == 2 * inside["dp"]
+    assert across["between"] == 2 * across["tp"]
+    assert across["between"] > 5 * inside["between"]
+
+
+def test_lab_05_wants_eight_processes() -> None:
+    done = run(command(LAB_05, processes=1))
+    assert done.returncode != 0
+    assert "needs 8" in done.stderr
