@@ -14,8 +14,9 @@ from pdtlib.plan.job import load, to_dict
 from pdtlib.plan.planner import Plan, Point, Ranking, sizes_for
 from pdtlib.plan.planner import plan as best_plans
 from pdtlib.plan.planner import scaling as best_by_size
+from pdtlib.plan.planner.candidates import USUAL_SCHEDULES
 from pdtlib.plan.predict import predict
-from pdtlib.plan.spec import Job, JobError, Problem
+from pdtlib.plan.spec import SCHEDULES, Job, JobError, Problem
 from pdtlib.plan.units import bytes_text, percent_text, time_text
 
 SCALINGS = ("strong", "weak")
@@ -30,6 +31,9 @@ def plan(
     software: Annotated[str, typer.Option(help="The training stack whose times are predicted.")] = "",
     tokens: Annotated[float, typer.Option(help="Tokens to train on, for GPU-hours and cost.")] = 0.0,
     price: Annotated[float, typer.Option(help="Price of a GPU-hour.")] = 0.0,
+    schedules: Annotated[
+        str, typer.Option(help=f"Pipelines to look at, with commas, or all: {', '.join(SCHEDULES)}.")
+    ] = ",".join(USUAL_SCHEDULES),
     scaling: Annotated[
         str, typer.Option(help="The best plan by number of GPUs: strong (one batch) or weak (it grows).")
     ] = "",
@@ -48,6 +52,9 @@ def plan(
         for name, value in (("--gpus", gpus), ("--top", top))
         if value is not None and value < 1
     ]
+    pipelines = SCHEDULES if schedules == "all" else tuple(part.strip() for part in schedules.split(","))
+    if not set(pipelines) <= set(SCHEDULES):
+        wrong.append(Problem("--schedules", f"{schedules!r} names an unknown one", ("all", *SCHEDULES)))
     numbers = [int(part) for part in sizes.split(",") if part.strip().isdecimal() and int(part) > 0]
     if scaling not in ("", *SCALINGS):
         wrong.append(Problem("--scaling", f"{scaling!r} is not known", SCALINGS))
@@ -60,7 +67,7 @@ def plan(
         return
     try:
         chosen = _readable(job)
-        ranking = best_plans(chosen, num_gpus=gpus, top=top, software=stack)
+        ranking = best_plans(chosen, num_gpus=gpus, top=top, software=stack, schedules=pipelines)
     except (JobError, OSError) as error:
         refuse(as_job_error(error, job), as_json=json_)
     if json_:
@@ -176,6 +183,7 @@ def _show(ranking: Ranking, tokens: float, price: float) -> None:
         "cp",
         "ep",
         "vpp",
+        "schedule",
         "mb",
         "ZeRO",
         "recompute",
@@ -189,8 +197,10 @@ def _show(ranking: Ranking, tokens: float, price: float) -> None:
         parallel, train = plan.job.parallel, plan.job.train
         degrees = (parallel.dp, parallel.tp, parallel.pp, parallel.cp, parallel.ep, parallel.vpp)
         table.add_row(
-            *map(str, (*degrees, train.micro_batch, train.zero_stage)),
-            train.recompute,
+            *map(str, degrees),
+            parallel.schedule if parallel.pp > 1 else "",
+            *map(str, (train.micro_batch, train.zero_stage)),
+            train.recompute + (f" ({train.recompute_layers})" if train.recompute_layers else ""),
             time_text(plan.time.step_s),
             percent_text(plan.mfu),
             bytes_text(plan.memory_bytes),

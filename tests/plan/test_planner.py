@@ -11,7 +11,8 @@ from pdtlib.plan.job import from_dict, replace, validate
 from pdtlib.plan.planner import plan, scaling, sizes_for
 from pdtlib.plan.planner.article import TABLE, check_row
 from pdtlib.plan.planner.search import OUT_OF_MEMORY
-from pdtlib.plan.time.constants import system_of
+from pdtlib.plan.time.constants import USUAL_SOFTWARE, system_of
+from pdtlib.plan.time.footprint import footprint
 from pdtlib.plan.time.step import step_time
 
 
@@ -170,6 +171,37 @@ def test_pdt_plan_scaling_refuses(capsys, job_file):
     code, out, _ = pdt(capsys, "plan", job_file, "--scaling", "sideways", "--sizes", "8,x", "--json")
     assert code == 2
     assert [problem["field"] for problem in json.loads(out)["problems"]] == ["--scaling", "--sizes"]
+
+
+MEMORY = 40e9
+
+
+def test_no_more_layers_are_recomputed_than_memory_asks_for():
+    """In 40 GB much of 8B fits with recomputation alone: one layer a chunk fewer would not fit any more."""
+    tight = plan(LLAMA_8B, num_gpus=8, memory_bytes=MEMORY, top=40)
+    parts = [found for found in tight.plans if 1 < found.job.train.recompute_layers < 32]
+    assert parts
+    for found in parts:
+        layers = found.job.train.recompute_layers
+        fewer = replace(found.job, {"train.recompute_layers": layers - 1})
+        held = footprint(found.job, software=USUAL_SOFTWARE)
+        assert held == found.memory_bytes <= MEMORY
+        assert footprint(fewer, software=USUAL_SOFTWARE) > MEMORY
+        whole = replace(found.job, {"train.recompute_layers": 32})
+        assert step_time(whole, system=system_of(whole)).step_s >= found.time.step_s
+
+
+def test_other_schedules_are_looked_at_on_demand():
+    job = job_on("gpt3-175b", 256, "dgx-a100")
+    usual = plan(job, num_gpus=256, top=3)
+    assert {found.job.parallel.schedule for found in usual.plans} <= {"1f1b", "interleaved"}
+    zero_bubble = plan(job, num_gpus=256, top=3, schedules=("1f1b", "zb-h1", "zb-v", "dualpipe"))
+    assert all(validate(found.job) == [] for found in zero_bubble.plans)
+    assert {found.job.parallel.schedule for found in zero_bubble.plans} - {"1f1b"}
+    one = plan(job, num_gpus=256, top=1, schedules=("1f1b",)).plans[0]
+    assert zero_bubble.plans[0].time.step_s <= one.time.step_s
+    with pytest.raises(ValueError, match="valid: one or more of gpipe"):
+        plan(job, schedules=("zigzag",))
 
 
 def test_the_articles_table_row_by_row():

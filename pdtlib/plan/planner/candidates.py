@@ -6,22 +6,27 @@ become a job.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pdtlib.plan.layout import divisors
 from pdtlib.plan.spec import Job, Parallel, Train
 
+USUAL_SCHEDULES = ("1f1b", "interleaved")
+"""What every framework has; the zero-bubble schedules and DualPipe are looked at on demand."""
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 POWERS = (1, 2, 4, 8, 16, 32)
 MIN_POSITIONS = 4096
 """Context parallelism leaves each rank at least so many positions: less is not worth its messages."""
 
 
-def candidates(job: Job, *, num_gpus: int, rejected: Counter[str]) -> Iterator[Job]:
+def candidates(
+    job: Job, *, num_gpus: int, rejected: Counter[str], schedules: Sequence[str] = USUAL_SCHEDULES
+) -> Iterator[Job]:
     """Every layout of ``job`` on ``num_gpus`` worth predicting; ``rejected`` counts the others by reason.
 
     The model, the batch and the precision stay the job's. Sequence parallelism goes with tensor parallelism.
+    Layouts that differ in nothing but recomputation follow one another, none first.
     """
     for tp, cp, pp in _model_degrees(job, num_gpus, rejected):
         dp = num_gpus // (tp * cp * pp)
@@ -31,7 +36,7 @@ def candidates(job: Job, *, num_gpus: int, rejected: Counter[str]) -> Iterator[J
                     rejected["the global batch is no multiple of micro-batch x dp"] += 1
                     continue
                 parallel = Parallel(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, context=job.parallel.context)
-                yield from _variants(job, parallel, micro_batch, rejected)
+                yield from _variants(job, parallel, micro_batch, schedules, rejected)
 
 
 def _model_degrees(job: Job, num_gpus: int, rejected: Counter[str]) -> Iterator[tuple[int, int, int]]:
@@ -52,7 +57,10 @@ def _model_degrees(job: Job, num_gpus: int, rejected: Counter[str]) -> Iterator[
             if num_gpus % (tp * cp):
                 rejected["the GPUs are no multiple of tp x cp"] += 1
                 continue
-            if cp > 1 and (model.seq % (cp * tp) or model.seq // cp < MIN_POSITIONS):
+            if cp > 1 and model.dropout > 0:
+                rejected["attention over several ranks has no dropout"] += 1
+                continue
+            if cp > 1 and (model.seq % (2 * cp * tp) or model.seq // cp < MIN_POSITIONS):
                 rejected["the sequence is too short for context parallelism"] += 1
                 continue
             for pp in divisors(num_gpus // (tp * cp), min(model.layers, 128)):
@@ -73,10 +81,12 @@ def _expert_degrees(job: Job, ranks: int, rejected: Counter[str]) -> Iterator[in
             yield ep
 
 
-def _variants(job: Job, parallel: Parallel, micro_batch: int, rejected: Counter[str]) -> Iterator[Job]:
+def _variants(
+    job: Job, parallel: Parallel, micro_batch: int, schedules: Sequence[str], rejected: Counter[str]
+) -> Iterator[Job]:
     """Schedules, chunks, ZeRO stages and recomputation of one layout."""
     micro_batches = job.train.global_batch // (micro_batch * parallel.dp)
-    for schedule, vpp in _schedules(job, parallel.pp, micro_batches, rejected):
+    for schedule, vpp in _schedules(job, parallel.pp, micro_batches, schedules, rejected):
         for zero in _zero_stages(parallel):
             for recompute in _recomputations(job):
                 train = replace(
@@ -91,10 +101,27 @@ def _variants(job: Job, parallel: Parallel, micro_batch: int, rejected: Counter[
                 yield _job(job, train, chosen)
 
 
-def _schedules(job: Job, pp: int, micro_batches: int, rejected: Counter[str]) -> Iterator[tuple[str, int]]:
-    yield "1f1b", 1
+def _schedules(
+    job: Job, pp: int, micro_batches: int, schedules: Sequence[str], rejected: Counter[str]
+) -> Iterator[tuple[str, int]]:
     if pp == 1:
+        yield "1f1b", 1
         return
+    for name in schedules:
+        chunks = 2 if name == "zb-v" else 1
+        if name == "interleaved":
+            yield from _interleavings(job, pp, micro_batches, rejected)
+        elif name == "dualpipe" and pp % 2:
+            rejected["dualpipe pairs stages, and their number is odd"] += 1
+        elif job.model.layers < pp * chunks:
+            rejected["too few layers for so many chunks"] += 1
+        else:
+            yield name, chunks
+
+
+def _interleavings(
+    job: Job, pp: int, micro_batches: int, rejected: Counter[str]
+) -> Iterator[tuple[str, int]]:
     for vpp in (2, 4, 8):
         if job.model.layers < pp * vpp:
             rejected["too few layers for so many chunks"] += 1
@@ -105,11 +132,11 @@ def _schedules(job: Job, pp: int, micro_batches: int, rejected: Counter[str]) ->
 
 
 def _zero_stages(parallel: Parallel) -> tuple[int, ...]:
-    """Sharding the optimizer's state costs nothing, so stage 0 is left to single replicas; stage 3 gathers in
-    every micro-batch, which no pipeline can afford."""
+    """Sharding the optimizer's state costs nothing, so stage 0 is left to single replicas; stages 2 and 3
+    send in every micro-batch, which no pipeline can afford."""
     if parallel.dp * parallel.cp == 1:
         return (0,)
-    return (1, 3) if parallel.pp == 1 else (1,)
+    return (1, 2, 3) if parallel.pp == 1 else (1,)
 
 
 def _recomputations(job: Job) -> tuple[str, ...]:

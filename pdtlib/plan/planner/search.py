@@ -1,12 +1,14 @@
 """Rank the layouts: predicted time of those that fit, what bounds the best, what the next loses."""
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from pdtlib.plan import flops, hardware_file
+from pdtlib.plan.chunks import chunks_of
 from pdtlib.plan.memory import stages_memory
-from pdtlib.plan.planner.candidates import candidates
-from pdtlib.plan.spec import Job
+from pdtlib.plan.planner.candidates import USUAL_SCHEDULES, candidates
+from pdtlib.plan.spec import SCHEDULES, Job
 from pdtlib.plan.time.constants import USUAL_SOFTWARE, system_of
 from pdtlib.plan.time.footprint import footprint
 from pdtlib.plan.time.machine import System
@@ -20,6 +22,7 @@ FIRST_LOOK_ERROR = 0.05
 """What the first look may be wrong by; a layout that could still be among the best is timed again."""
 
 OUT_OF_MEMORY = "does not fit in the GPU's memory"
+NOT_NEEDED = "recomputes, and fits without"
 
 
 @dataclass(frozen=True)
@@ -61,12 +64,18 @@ def plan(
     top: int = 5,
     software: str = USUAL_SOFTWARE,
     memory_bytes: float | None = None,
+    schedules: Sequence[str] = USUAL_SCHEDULES,
 ) -> Ranking:
     """The ``top`` fastest layouts of ``job`` on ``num_gpus`` of its GPUs, the job's own number by default.
 
-    ``memory_bytes`` is what a rank may hold, the GPU's printed capacity by default. Raises ``ValueError``
-    for hardware without published or measured rates and for a number of GPUs below 1.
+    ``memory_bytes`` is what a rank may hold, the GPU's printed capacity by default. ``schedules`` are the
+    pipelines to look at. Where a layout fits with full recomputation alone, as few layers are recomputed as
+    memory allows. Raises ``ValueError`` for hardware without published or measured rates, a number of GPUs
+    below 1 and a schedule that is none.
     """
+    unknown = [name for name in schedules if name not in SCHEDULES]
+    if unknown or not schedules:
+        raise ValueError(f"schedules={tuple(schedules)}; valid: one or more of {', '.join(SCHEDULES)}")
     total = job.hardware.n_gpus if num_gpus is None else num_gpus
     if total < 1:
         raise ValueError(f"num_gpus={total}; valid: 1 or more")
@@ -76,11 +85,20 @@ def plan(
     rejected: Counter[str] = Counter()
     found: list[_Timed] = []
     fitting = 0
-    for number, layout in enumerate(candidates(job, num_gpus=total, rejected=rejected)):
+    fits_without: Job | None = None  # the last layout that fits and recomputes nothing
+    looked_at = candidates(job, num_gpus=total, rejected=rejected, schedules=schedules)
+    for number, layout in enumerate(looked_at):
         held = _held(layout, software)
         if held > capacity:
             rejected[OUT_OF_MEMORY] += 1
             continue
+        if layout.train.recompute == "none":
+            fits_without = layout
+        elif fits_without is not None and _alike(layout, fits_without):
+            rejected[NOT_NEEDED] += 1
+            continue
+        if layout.train.recompute == "full":
+            layout, held = _fewest_recomputed(layout, held, capacity, software)
         fitting += 1
         time = step_time(layout, system=system, most_actions=FEW_ACTIONS)
         found.append((time.step_s, held, number, layout, time))
@@ -88,6 +106,28 @@ def plan(
     best = _second_look(found, top, system)
     plans = tuple(_plan(chosen, time, held) for _, held, _, chosen, time in best)
     return Ranking(plans, fitting, dict(rejected))
+
+
+def _alike(job: Job, other: Job) -> bool:
+    """Whether two layouts differ in nothing but recomputation."""
+    same = replace(other.train, recompute=job.train.recompute)
+    return job.parallel == other.parallel and job.train == same
+
+
+def _fewest_recomputed(job: Job, held: float, capacity: float, software: str) -> tuple[Job, float]:
+    """The layout with the fewest layers of each chunk recomputed that fits, and what it then holds."""
+    most = max(len(chunk.layers) for stage in range(job.parallel.pp) for chunk in chunks_of(job, stage))
+    fits, low = most, 1
+    best = (job, held)
+    while low < fits:
+        layers = (low + fits) // 2
+        lighter = replace(job, train=replace(job.train, recompute_layers=layers))
+        needs = _held(lighter, software)
+        if needs <= capacity:
+            fits, best = layers, (lighter, needs)
+        else:
+            low = layers + 1
+    return best
 
 
 def _second_look(found: list[_Timed], top: int, system: System) -> list[_Timed]:
