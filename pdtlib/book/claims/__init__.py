@@ -21,6 +21,7 @@ MODULES = (
     "section3",
     "section4",
     "section4_schedules",
+    "section5",
     "section6",
 )
 """Where the claims stand, in the article's order."""
