@@ -38,3 +38,38 @@ def paired_cuts(*, ranks: int = 2) -> Drawing:
         "over the GPUs. At f the gradients of X are summed on the way back."
     )
     return Drawing(svg(366, height, sentence, shapes, max_width_px=640), sentence)
+
+
+def zigzag(*, ranks: int = 4) -> Drawing:
+    """Causal attention as a triangle of positions, and which rows two ways to deal them out give a rank."""
+    side, gap, top = 150.0, 34.0, 40.0
+    pieces = 2 * ranks
+    shapes, shares = [], []
+    for column, (name, owned) in enumerate(
+        (
+            ("in order", lambda rank: (2 * rank, 2 * rank + 1)),
+            ("zigzag", lambda rank: (rank, pieces - 1 - rank)),
+        )
+    ):
+        left = 4 + column * (side + gap)
+        shapes.append(text(left + side / 2, 14, name, anchor="middle", bold=True))
+        work = []
+        for rank in range(ranks):
+            work.append(sum(2 * piece + 1 for piece in owned(rank)))
+            for piece in owned(rank):
+                y = top + piece * side / pieces
+                wide = (piece + 1) * side / pieces
+                opacity = 0.2 + 0.8 * rank / (ranks - 1)
+                shapes.append(box(left, y, wide, side / pieces - 1.5, DATA, opacity=opacity))
+                shapes.append(text(left + wide + 4, y + 13, str(rank)))
+        shares.append([100 * part / sum(work) for part in work])
+        listed = " · ".join(f"{share:.0f} %" for share in shares[-1])
+        shapes.append(text(left + side / 2, top + side + 16, listed, anchor="middle"))
+    shapes.append(text(4 + side + gap / 2, 30, "queries ↓   keys →", anchor="middle"))
+    in_order, dealt = (", ".join(f"{share:.0f} %" for share in part) for part in shares)
+    sentence = (
+        "Causal attention is a triangle: a late position looks at many keys, an early one at few. Of the "
+        f"work, {ranks} ranks with runs of positions in order have {in_order}. With one early and one late "
+        f"piece each they have {dealt}."
+    )
+    return Drawing(svg(354, int(top + side + 24), sentence, shapes, max_width_px=600), sentence)

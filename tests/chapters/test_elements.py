@@ -83,8 +83,9 @@ def test_replicas_get_every_sample_once() -> None:
         diagrams.ownership(ranks=4),
         diagrams.ownership(ranks=2),
         split_diagrams.paired_cuts(ranks=2),
+        split_diagrams.zigzag(ranks=4),
     ],
-    ids=["lifetimes", "ownership of 4", "ownership of 2", "paired cuts"],
+    ids=["lifetimes", "ownership of 4", "ownership of 2", "paired cuts", "zigzag"],
 )
 def test_drawings_stay_inside_and_say_what_they_show(drawing: diagrams.Drawing) -> None:
     width, height = map(float, re.search(r'viewBox="0 0 (\d+) (\d+)"', drawing.markup).groups())
@@ -104,3 +105,10 @@ def test_ownership_draws_each_stage_s_share() -> None:
     whole = max(heights)
     assert sum(height == whole for height in heights) == 4 * (3 + 2 + 1 + 0)
     assert sum(height == pytest.approx(whole / 4) for height in heights) == 4 * (0 + 1 + 2 + 3)
+
+
+def test_zigzag_gives_every_rank_the_same_work() -> None:
+    sentence = split_diagrams.zigzag(ranks=4).sentence
+    shares = [int(share) for share in re.findall(r"(\d+) %", sentence)]
+    assert shares[:4] == [round(100 * (4 * rank + 2) / 32) for rank in range(4)]
+    assert shares[4:] == [25] * 4
