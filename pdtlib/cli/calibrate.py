@@ -3,7 +3,7 @@
 import importlib.util
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -49,7 +49,7 @@ def calibrate(
         _show(hardware, out)
 
 
-def _refuse(field: str, message: str, *, as_json: bool, code: int) -> Any:
+def _refuse(field: str, message: str, *, as_json: bool, code: int) -> NoReturn:
     typer.echo(f"pdt calibrate: {field + ': ' if field else ''}{message}", err=True)
     if as_json:
         typer.echo(json.dumps({"problems": [{"field": field, "message": message, "valid": []}]}))
@@ -63,7 +63,8 @@ def _show(hardware: Hardware, out: Path) -> None:
 
     measured = hardware.measured
     assert measured is not None
-    console, style = Console(), {"box": box.SIMPLE, "padding": (0, 1, 0, 0), "title_justify": "left"}
+    console = Console()
+    style: dict[str, Any] = {"box": box.SIMPLE, "padding": (0, 1, 0, 0), "title_justify": "left"}
     console.print(f"{measured.host}, {measured.date}")
     table = Table("ranks", "precision", "product", "attention", "memory", "optimizer", "passes", **style)
     table.title = "What each rank reaches while all of them work"

@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -179,7 +180,7 @@ def compute_rate(precision: str, plan: Effort, clock: Clock) -> ComputeRate:
     matmul = []
     for size in plan.matmuls:
         left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-        matmul.append((2.0 * size**3, 2.0 * size**3 / clock(lambda a=left, b=right: a @ b)))
+        matmul.append((2.0 * size**3, 2.0 * size**3 / clock(partial(torch.matmul, left, right))))
     rate = ComputeRate(
         ranks=clock.group.size,
         precision=precision,
@@ -265,7 +266,7 @@ def collective_rates(plan: Effort, clock: Clock) -> list[CollectiveRate]:
             whole = elements // size * size
             held = whole // size if name == "all_gather" else whole
             x = torch.ones(held, device=clock.device)
-            seconds = clock(lambda x=x, f=collective: f(x, clock.group, phase="calibration"))
+            seconds = clock(partial(collective, x, clock.group, phase="calibration"))
             line.append((sent_bytes(name, 4.0 * whole, size), seconds))
         found.append(_line(name, size, line))
     return found
