@@ -27,7 +27,7 @@ from pdtlib.plan.time.machine import System
 BOUNDS = {
     "matmul_share": (0.4, 1.1),
     "passes": (0.7, 3.0),
-    "attention_share": (0.3, 0.95),
+    "attention_share": (0.15, 0.95),
     "kernel_s": (2e-6, 80e-6),
     "step_s": (0.001, 2.0),
     "overlap_tp": (0.0, 0.95),
@@ -119,6 +119,7 @@ FITS = (
         "fsdp-compile",
         ("t1-compile", "t1-fp8", "a100-8b-so", "405b-128-fp8", "a100-70b"),
         ("matmul_share", "passes", "overlap_dp", "fp8_share"),
+        (("matmul_share", 0.85), ("passes", 1.2), ("overlap_dp", 0.7), ("fp8_share", 0.8)),
     ),
     Fit("nemo-2024", EVERY_OTHER, ("matmul_share", "passes", "step_s", "overlap_tp")),
     Fit(

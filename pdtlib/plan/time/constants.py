@@ -66,6 +66,11 @@ INTRA_START_S, INTRA_STEP_S = 21.5e-6, 1.15e-6
 # kernels' names, the rest is what those small kernels leave unused. Fitted to Qwen3 30B-A3B on two nodes of
 # H100 (Megatron-Bridge 26.04) together with the stack's overlap_ep.
 EXPERT_PASSES = 22
+# Stacks that recompute by torch's own checkpoints.
+TORCH_CHECKPOINTS = ("foundry", "foundry-h100", "fsdp", "fsdp-compile")
+# How the rate of fused attention falls below heads of 128: 64 reach some 0.84 of it (FlashAttention-2,
+# arXiv:2307.08691, figure 4).
+HEAD_SIZE_POWER = 0.25
 # NVLink switches that reduce (Hopper on): gain of an all-reduce over more than four GPUs.
 SWITCH_GAIN = {"H100": 1.3, "H200": 1.3, "H800": 1.0, "B200": 1.3, "GB200": 1.3, "GB300": 1.3}
 # Hopper's and later protocols, as nccl-tests on 8 H200s show: the middle one costs no more latency than the
@@ -125,7 +130,9 @@ def _stack(name: str, **values: float) -> Software:
         "inter_share": 1.0,
         "fp8_share": 1.0,
     }
-    return Software(name=name, **{**usual, **values}, skips_masked_half=True)
+    return Software(
+        name=name, **{**usual, **values}, skips_masked_half=True, stops_early=name in TORCH_CHECKPOINTS
+    )
 
 
 SOFTWARE = {
@@ -167,21 +174,22 @@ SOFTWARE = {
         _stack(
             "foundry",
             matmul_share=0.914,
-            passes=0.98,
-            step_s=0.005,
-            overlap_dp=0.63,
-            attention_share=0.54,
+            passes=1.05,
+            step_s=0.004,
+            overlap_dp=0.37,
+            attention_share=0.507,
         ),
         _stack(
             "foundry-h100",
-            matmul_share=0.982,
-            passes=1.71,
-            overlap_dp=0.085,
-            attention_share=0.31,
+            matmul_share=0.98,
+            passes=1.84,
+            step_s=0.005,
+            overlap_dp=0.046,
+            attention_share=0.305,
         ),
         # torchtitan without and with torch.compile. Fitted on about half of its runs.
-        _stack("fsdp", matmul_share=0.844, passes=2.37, overlap_dp=1.0),
-        _stack("fsdp-compile", matmul_share=0.871, passes=1.26, overlap_dp=0.77, fp8_share=0.763),
+        _stack("fsdp", matmul_share=0.853, passes=2.96, overlap_dp=1.0),
+        _stack("fsdp-compile", matmul_share=0.861, passes=1.72, overlap_dp=0.8, fp8_share=0.736),
         # NeMo 24 on H100, and Megatron-Core 0.8 of the same year. Fitted on half of their runs.
         _stack(
             "nemo-2024",

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pdtlib.plan.ledger import block_bytes, element_bytes
 from pdtlib.plan.spec import Job, Parallel, Train
 from pdtlib.plan.time.collectives import collective_s
-from pdtlib.plan.time.constants import EXPERT_PASSES
+from pdtlib.plan.time.constants import EXPERT_PASSES, HEAD_SIZE_POWER
 from pdtlib.plan.time.kernels import matmul_s, moved_s
 from pdtlib.plan.time.machine import System
 
@@ -115,16 +115,25 @@ def _layer_time(job: Job, system: System) -> LayerTime:
     moved = _element_wise_bytes(job)
     touched = moved_s(moved, chip=chip, passes=software.passes)
     kernels = len(shapes) + core_kernels + 8 + (4 if software.passes > 1.5 else 0)
-    forward_s = _bounded(linear + core_forward + touched, kernels, system)
+    device_s = linear + core_forward + touched
+    forward_s = _bounded(device_s, kernels, system)
     weight_s = _bounded(weight_grad, len(shapes), system)
-    rest_s = _bounded(input_grad + core_backward + 2 * touched, 2 * kernels - len(shapes), system)
+    device_back_s = input_grad + core_backward + 2 * touched
+    rest_s = _bounded(device_back_s, 2 * kernels - len(shapes), system)
     tp_forward, tp_backward = _tensor_parallel(job, system)
-    cp_forward, cp_backward = _context_parallel(job, system, core_forward, core_backward)
+    # What keeps the device waiting for the host hides messages, too.
+    beside = core_forward + forward_s - device_s, core_backward + rest_s - device_back_s
+    cp_forward, cp_backward = _context_parallel(job, system, *beside)
     ep_one_way = _expert_parallel(job, system) * (1 - software.overlap_ep)
     forward = Work(forward_s, tp_forward, cp_forward, ep_one_way)
     again = Work()
     if job.train.recompute == "full":
         again = forward
+        if software.stops_early:
+            batch, *last = shapes[-1]
+            last_s = matmul_s(*last, chip=chip, flops=flops, batch=batch, element_bytes=width)
+            needed = max(0.0, linear - last_s) + core_forward + touched
+            again = Work(_bounded(needed, kernels - 1, system), tp_forward, cp_forward, ep_one_way)
     elif job.train.recompute == "selective":
         again = Work(0.0 if job.train.flash_attention else core_forward)
     weight = Work(weight_s)
@@ -147,7 +156,7 @@ def _attention_core(job: Job, system: System) -> tuple[float, float, int]:
     if train.flash_attention:
         # Two products forwards; five backwards, since the scores are computed again.
         share = 0.5 if system.software.skips_masked_half else 1.0
-        fill = 1.0 if chip.rates else min(1.0, rows / (rows + 512)) * min(1.0, (d / 128) ** 0.5)
+        fill = 1.0 if chip.rates else min(1.0, rows / (rows + 512)) * min(1.0, (d / 128) ** HEAD_SIZE_POWER)
         forward = share * 4 * heads * rows * columns * d / (base * system.software.attention_share * fill)
         return forward, 2.5 * forward * 1.15, 1
     scores = matmul_s(rows, columns, d, chip=chip, flops=base, batch=heads)

@@ -73,6 +73,8 @@ class Software:
     multiplies the chip's rate: clocks under load, kernels chosen. ``attention_share`` is the share of a large
     product's rate that its fused attention kernel reaches, ``inter_share`` the share of the network's rate
     that its collectives reach, ``fp8_share`` the share of the chip's fp8 rate that quantising leaves.
+    ``stops_early`` says that recomputation ends with the last tensor that the backward pass needs, before the
+    layer's last product, as torch's non-reentrant checkpoints do and Megatron's do not.
     """
 
     name: str
@@ -89,6 +91,7 @@ class Software:
     inter_share: float
     fp8_share: float
     skips_masked_half: bool
+    stops_early: bool
 
 
 @dataclass(frozen=True, kw_only=True)

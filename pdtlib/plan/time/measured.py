@@ -66,5 +66,6 @@ def measured_system(job: Job, measured: Measured) -> System:
         inter_share=1.0,
         fp8_share=1.0,
         skips_masked_half=True,
+        stops_early=True,
     )
     return System(chip=chip, fabric=fabric, software=software, gpus_per_node=hardware.gpus_per_node)
