@@ -58,28 +58,31 @@ def planned(where: str) -> dict[str, int]:
 
 
 def report() -> dict[str, Any]:
-    """Both placements, predicted and measured; or why this machine can't make a testbed."""
+    """Both placements, predicted, and measured where this machine can make a testbed; else why it can't."""
+    plans = {where: planned(where) for where in ORDERS}
+    found: dict[str, Any] = {"possible": False, "reason": "", "planned": plans, "rate": RATE, "runs": []}
+    name = f"lab-05-{time.monotonic_ns()}"
     try:
         namespaces.check()
-    except namespaces.Impossible as reason:
-        return {"possible": False, "reason": str(reason), "runs": []}
-    name = f"lab-05-{time.monotonic_ns()}"
-    runs = []
-    try:
         cluster.up(name, nodes=NODES, ranks=RANKS, inter=RATE)
-        for where in ORDERS:
-            with tempfile.TemporaryDirectory() as folder:
-                said: list[str] = []
-                file = Path(folder) / "rank0.json"
-                code = launch.run([__file__, where, str(file)], name=name, say=said.append)
-                if code:
-                    raise RuntimeError(f"the run in the testbed ended with {code}:\n" + "\n".join(said[-30:]))
-                runs.append({"where": where, "planned": planned(where), **json.loads(file.read_text())})
+        found["runs"] = [{"where": where, "planned": plans[where], **run(name, where)} for where in ORDERS]
     except namespaces.Impossible as reason:
-        return {"possible": False, "reason": str(reason), "runs": []}
+        return {**found, "reason": str(reason)}
     finally:
         cluster.down(name)
-    return {"possible": True, "reason": "", "rate": RATE, "runs": runs}
+    return {**found, "possible": True}
+
+
+def run(name: str, where: str) -> dict[str, Any]:
+    """Train in the testbed: what rank 0 and its node sent."""
+    with tempfile.TemporaryDirectory() as folder:
+        said: list[str] = []
+        file = Path(folder) / "rank0.json"
+        code = launch.run([__file__, where, str(file)], name=name, say=said.append)
+        if code:
+            raise RuntimeError(f"the run in the testbed ended with {code}:\n" + "\n".join(said[-30:]))
+        result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return result
 
 
 def interface_bytes() -> int:
