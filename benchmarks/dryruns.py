@@ -96,6 +96,7 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "dryruns.json")
     arguments = parser.parse_args()
+    arguments.out.parent.mkdir(exist_ok=True)
     report, equal = [], True
     for name in arguments.rows or ROWS:
         job = job_of(name)
@@ -104,8 +105,7 @@ def main() -> None:
             equal = equal and result["equal"]
             print(json.dumps(result), flush=True)
             report.append(result)
-    arguments.out.parent.mkdir(exist_ok=True)
-    arguments.out.write_text(json.dumps({"rows": report}, indent=1) + "\n", encoding="utf-8")
+            arguments.out.write_text(json.dumps({"rows": report}, indent=1) + "\n", encoding="utf-8")
     raise SystemExit(0 if equal else 1)
 
 

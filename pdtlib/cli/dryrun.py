@@ -15,6 +15,9 @@ from pdtlib.plan.units import bytes_text
 def dryrun(
     job: Annotated[str, typer.Argument(help="The job: a TOML file, or JSON if its name ends so.")],
     rank: Annotated[int, typer.Option(help="The rank to build, of all that the job has.")] = 0,
+    rank_order: Annotated[
+        str, typer.Option(help="Which axes' ranks are neighbours, as in pdt run: article or megatron.")
+    ] = "article",
     json_: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Build one rank of JOB on fake tensors and run a step: no GPU and next to no memory is needed.
@@ -27,9 +30,13 @@ def dryrun(
         )
         raise typer.Exit(2)
     from pdtlib.engine.dry_run import dry_run
+    from pdtlib.engine.training.options import RANK_ORDERS
 
     try:
-        result = dry_run(load(job), rank=rank)
+        if rank_order not in RANK_ORDERS:
+            message = f"{rank_order!r} is not one of its values"
+            raise JobError([Problem("--rank-order", message, tuple(RANK_ORDERS))])
+        result = dry_run(load(job), rank=rank, order=RANK_ORDERS[rank_order])
     except (JobError, OSError) as error:
         refuse(as_job_error(error, job), as_json=json_)
     except ValueError as error:

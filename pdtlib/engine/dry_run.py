@@ -5,7 +5,7 @@ once that every message has arrived. So the code that trains on 1,024 GPUs build
 a step, and what the rank holds and sends is read off its live tensors and its ledger.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import inf
@@ -23,6 +23,7 @@ from pdtlib.engine.optimizer import ShardedAdamW
 from pdtlib.engine.parallelize import Parallelized, parallelize
 from pdtlib.engine.training.step import compute_gradients
 from pdtlib.observe.memory import held_bytes
+from pdtlib.plan.ranks import ARTICLE_ORDER
 from pdtlib.plan.spec import Job
 
 
@@ -54,17 +55,17 @@ def fake_world(world_size: int, *, rank: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def dry_run(job: Job, *, rank: int = 0) -> dict[str, Any]:
+def dry_run(job: Job, *, rank: int = 0, order: Sequence[str] = ARTICLE_ORDER) -> dict[str, Any]:
     """What this rank of the job holds, and sends in every optimizer step.
 
     ``memory`` are bytes of its parameters, gradients and optimizer states after the last backward pass;
     ``comm`` are the rows of its ledger with the keys of ``pdt predict``'s. Experts get as many tokens each.
-    Raises
+    ``order`` names the axes, the one whose ranks are neighbours first. Raises
     :class:`pdtlib.plan.spec.JobError` for a job that the engine does not train and ValueError for a rank that
     it does not have.
     """
     with fake_world(job.parallel.world_size, rank=rank):
-        mesh = build_mesh(job.parallel)
+        mesh = build_mesh(job.parallel, order=order)
         with FakeTensorMode(), _NumbersAreOne():
             memory = step(job, mesh)
         return {

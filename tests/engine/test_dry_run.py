@@ -161,9 +161,15 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         main(["dryrun", str(path), "--rank", "1"])
     assert done.value.code == 0
     assert "rank 1 of 4 (dp 0, pp 0, cp 0, tp 1)" in capsys.readouterr().out
+    path.write_text(json.dumps(JOBS["dp2 pp2 zero3"]))
+    for order, place in (("article", "dp 0, pp 1"), ("megatron", "dp 1, pp 0")):
+        with pytest.raises(SystemExit):
+            main(["dryrun", str(path), "--rank", "1", "--rank-order", order])
+        assert place in capsys.readouterr().out
     for words, message in (
         ([str(path), "--rank", "4"], "the job has ranks 0 to 3"),
         ([str(tmp_path / "none.toml")], "cannot read"),
+        ([str(path), "--rank-order", "slurm"], "--rank-order: 'slurm' is not one of its values"),
     ):
         with pytest.raises(SystemExit) as done:
             main(["dryrun", *words])
