@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from multiprocessing import forkserver
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -190,9 +191,14 @@ def ranks_left(within_s: float = 5.0) -> int:
 
 
 def _rank(arguments: Sequence[str]) -> None:
-    # Of a rank that ends with a code torch's agent expects a pickled exception; of a signal it does not.
-    failures.leave = lambda code: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+    failures.leave = _leave
     train_main(arguments)
+
+
+def _leave(code: int) -> NoReturn:
+    """Of a rank that ends with a code torch's agent expects a pickled exception; of a signal it does not."""
+    while True:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @contextmanager

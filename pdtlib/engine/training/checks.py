@@ -61,7 +61,7 @@ def check(options: Options, *, world_size: int | None, local_world_size: int) ->
     problems += _device(options, ranks_here)
     problems += _memory(options, job, ranks_here)
     resume_from, skipped = newest_intact(options.out) if options.resume else (None, ())
-    if skipped and resume_from is None:
+    if skipped and resume_from is None and not options.elastic:  # which begins anew, or from memory
         valid = ("--overwrite to begin anew",)
         problems.append(Problem("--resume", f"no checkpoint can be read: {skipped[0]}", valid))
     steps = job.train.steps if options.steps is None else options.steps
