@@ -94,6 +94,7 @@ SCRIPT_ONLY = {
     "seq_length",
     "max_position_embeddings",
     "position_embedding_type",
+    "rotary_base",
     "vocab_size",
     "make_vocab_size_divisible_by",
     "seed",
@@ -104,6 +105,7 @@ SCRIPT_ONLY = {
 }
 RENAMED = {
     "num_experts": "num_moe_experts",
+    "norm_epsilon": "layernorm_epsilon",
     "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
     "fp8_format": "fp8",
 }

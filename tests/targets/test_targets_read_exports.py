@@ -231,3 +231,21 @@ def test_megatron_core_takes_other_models():
         assert read.model.add_bias_linear == (job.model.biases == "all")
         assert read.model.add_qkv_bias == (job.model.biases == "qkv")
         assert read.model.hidden_dropout == job.model.dropout
+
+
+def test_megatron_core_takes_blocks_epsilon_and_balancing():
+    """Fields that random jobs leave at their usual values."""
+    moe = {"experts": 4, "top_k": 2, "ffn": 64, "aux_loss": 0.01, "capacity_factor": 1.5}
+    job = from_dict(
+        {
+            "model": {"preset": "mixtral-8x7b", "moe": moe, "norm_eps": 1e-6},
+            "train": {"recompute": "full", "recompute_layers": 3},
+        }
+    )
+    read = reading.megatron(export(job, to="megatron").files)
+    assert read.not_taken == set()
+    assert (read.model.recompute_method, read.model.recompute_num_layers) == ("block", 3)
+    assert read.model.layernorm_epsilon == 1e-6
+    assert (read.model.moe_aux_loss_coeff, read.model.moe_expert_capacity_factor) == (0.01, 1.5)
+    assert read.model.moe_router_load_balancing_type == "aux_loss"
+    assert read.flags["rotary_base"] == 1_000_000
