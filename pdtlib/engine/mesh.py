@@ -71,8 +71,7 @@ class Mesh:
 
     ``data`` are the ranks that have the same parameters and other tokens: dp × cp, counted as axis ``dp``.
     ``group("ep")`` are ``ep`` neighbours among them, which share out the experts, and ``expert_data`` those
-    that hold the same experts. ``ends`` are the first and the last stage of this rank's pipeline, which both
-    hold a tied embedding; None on the stages between and without a pipeline.
+    that hold the same experts.
     """
 
     def __init__(self, device_mesh: DeviceMesh | None, device: torch.device, *, ep: int = 1) -> None:
@@ -84,7 +83,6 @@ class Mesh:
         if self._groups["cp"].size > 1:
             self.data = self._one_of("dp", self._data_ranks())
         self._groups["ep"], self.expert_data = self._split_data(ep)
-        self.ends = self._build_ends()
 
     def _along(self, axis: str) -> Group:
         if self.device_mesh is None:
@@ -124,16 +122,6 @@ class Mesh:
         alike = [ranks[at::ep] for ranks in lines for at in range(ep)]
         return self._one_of("ep", together), self._one_of("dp", alike)
 
-    def _build_ends(self) -> Group | None:
-        pipeline = self._groups["pp"]
-        if pipeline.size < 3:
-            return pipeline if pipeline.size == 2 else None
-        lines = self._lines("pp")
-        ends = [[ranks[0], ranks[-1]] for ranks in lines]
-        middles = [[rank] for ranks in lines for rank in ranks[1:-1]]
-        mine = self._one_of("pp", [*ends, *middles])
-        return mine if mine.size == 2 else None
-
     def group(self, axis: str) -> Group:
         """The group of this rank along ``axis``. Raises ValueError for an axis that does not exist."""
         if axis not in self._groups:
@@ -148,7 +136,6 @@ class Mesh:
     def groups(self) -> list[Group]:
         """Every group of this rank with more than one rank, once."""
         found = [*self._groups.values(), self.data, self.expert_data]
-        found += [] if self.ends is None else [self.ends]
         return list({id(group): group for group in found if group.size > 1}.values())
 
     def set_timeline(self, timeline: Any) -> None:

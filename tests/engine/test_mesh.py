@@ -19,7 +19,6 @@ def groups_of(parallel: Parallel) -> dict[str, dict[str, object]]:
             **{axis: (mesh.group(axis).ranks, mesh.group(axis).rank) for axis in AXES},
             "data": mesh.data.ranks,
             "expert data": mesh.expert_data.ranks,
-            "ends": None if mesh.ends is None else mesh.ends.ranks,
             "place": mesh.place,
         }
     return found
@@ -55,9 +54,6 @@ def test_groups_are_those_of_the_plan(parallel: Parallel) -> None:
             assert len(alike) == len(data) // parallel.ep
             assert set(together) & set(alike) == {rank}
             assert set(together) | set(alike) <= set(data)
-            pipeline = found["pp"][0]
-            at_an_end = parallel.pp > 1 and place["pp"] in (0, parallel.pp - 1)
-            assert found["ends"] == ((pipeline[0], pipeline[-1]) if at_an_end else None)
 
 
 def wrong_layout() -> str:
