@@ -14,7 +14,7 @@ from pdtlib.plan.time.constants import SOFTWARE, system_of
 from pdtlib.plan.time.footprint import footprint
 from pdtlib.plan.time.step import step_time
 
-examples = settings(max_examples=60, deadline=None)
+examples = settings(max_examples=40, deadline=None)
 CAUSAL = flops.Conventions(attention="causal")
 # What a smaller pipeline that stands for a large one may add in one direction or the other.
 SLACK = 1.02
