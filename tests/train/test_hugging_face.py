@@ -6,21 +6,46 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from launching import train_on, write_job
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from pdtlib.engine.data import Batches, Corpus
 from pdtlib.engine.data_parallel import data_parallel
+from pdtlib.engine.loss import token_loss_sum
 from pdtlib.engine.mesh import Group
 from pdtlib.engine.models import Transformer
 from pdtlib.engine.optimizer import ShardedAdamW
-from pdtlib.engine.training.hugging_face import config_of, export_run, model_of, read, their_name, write
+from pdtlib.engine.training.hugging_face import (
+    begin_run,
+    config_of,
+    export_run,
+    model_of,
+    read,
+    their_name,
+    write,
+)
 from pdtlib.engine.training.run_dir import begin
 from pdtlib.engine.training.saver import save_checkpoint
-from pdtlib.plan.job import Job
+from pdtlib.plan.job import Job, load, replace
 from pdtlib.plan.params import tensors
 from pdtlib.plan.spec import Model
 
 SHAPE = {"layers": 2, "hidden": 24, "heads": 4, "ffn": 40, "vocab": 61, "seq": 12, "activation": "swiglu"}
+RUN = """
+[model]
+layers = 2
+hidden = 24
+heads = 4
+kv_heads = 2
+ffn = 40
+vocab = 256
+seq = 12
+activation = "swiglu"
+[train]
+global_batch = 4
+precision = "fp32"
+"""
 MODELS = {
     "llama": Model(**SHAPE, kv_heads=2),
     "llama-3": Model(**SHAPE, kv_heads=2, rope_theta=500_000.0, norm_eps=1e-6),
@@ -112,6 +137,24 @@ def test_a_run_is_exported_from_its_last_checkpoint(tmp_path: Path) -> None:
     begin(tmp_path / "new", job=Job(model=MODELS["llama"]), resume_step=None)
     with pytest.raises(ValueError, match="has no checkpoint"):
         export_run(tmp_path / "new", to=tmp_path / "none")
+
+
+def test_weights_that_come_in_are_trained_on_in_any_layout(tmp_path: Path) -> None:
+    """The first loss of tp 2 x pp 2 is that of the weights that were read."""
+    job = replace(load(write_job(tmp_path, RUN)), {"model.vocab": 257})
+    net = trained(job.model)
+    write(tmp_path / "theirs", model=job.model, weights=dict(net.named_parameters()))
+    out = tmp_path / "out"
+    begin_run(out, job=job, weights_from=tmp_path / "theirs")
+    changes = ("model.vocab=257", "parallel.tp=2", "parallel.pp=2")
+    found = train_on(4, tmp_path / "job.toml", out, steps=2, resume=True, changes=changes)
+    batches = Batches(Corpus(vocab=257), seq=job.model.seq, global_batch=job.train.global_batch, seed=0)
+    tokens, targets = batches.take(0, first=0, count=job.train.global_batch)
+    expected = token_loss_sum(net(tokens), targets) / targets.numel()
+    assert [line["step"] for line in found] == [0, 1]
+    assert found[0]["loss"] == pytest.approx(float(expected.detach()), abs=1e-5)
+    with pytest.raises(ValueError, match="holds another model than the job"):
+        begin_run(out, job=replace(job, {"model.rope_theta": 1e5}), weights_from=tmp_path / "theirs")
 
 
 def test_names_are_theirs_for_every_tensor() -> None:

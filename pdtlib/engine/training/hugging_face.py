@@ -18,10 +18,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from pdtlib.engine.training.checkpoint import Part, load
-from pdtlib.engine.training.run_dir import last_checkpoint, read_job
+from pdtlib.engine.training.checkpoint import Part, load, save
+from pdtlib.engine.training.pieces import scalar_parts
+from pdtlib.engine.training.run_dir import begin, checkpoint_path, last_checkpoint, read_job
 from pdtlib.plan.params import tensors
-from pdtlib.plan.spec import Model
+from pdtlib.plan.spec import Job, Model
 
 NAMES = {
     "embed": "model.embed_tokens",
@@ -202,3 +203,25 @@ def export_run(run: Path, *, to: Path) -> None:
     }
     load(path, parts=parts)
     write(to, model=model, weights=weights)
+
+
+def begin_run(run: Path, *, job: Job, weights_from: Path) -> None:
+    """Make ``run`` a run directory that has trained 0 steps, from weights in Hugging Face's format.
+
+    ``pdt run JOB --out RUN --resume`` goes on from it in whatever layout JOB has. Raises ``ValueError`` where
+    the weights are not those of the job's model.
+    """
+    model, weights = read(weights_from)
+    same = ("rope_theta", "norm_eps", "kv_heads", "heads")
+    if tensors(model) != tensors(job.model) or any(
+        getattr(model, field) != getattr(job.model, field) for field in same
+    ):
+        raise ValueError(f"{weights_from} holds another model than the job: {model} and {job.model}")
+    begin(run, job=job, resume_step=None)
+    parts: dict[str, list[Part]] = scalar_parts({"num_steps": 0})
+    for name, weight in weights.items():
+        for key in (f"model.{name}", f"optimizer.exp_avg.{name}", f"optimizer.exp_avg_sq.{name}"):
+            values = weight.float() if key.startswith("model.") else torch.zeros(weight.shape)
+            parts[key] = [Part(tuple(weight.shape), 0, values.reshape(-1))]
+    (run / "checkpoints").mkdir()
+    save(checkpoint_path(run, 0), parts=parts)
