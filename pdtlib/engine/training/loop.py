@@ -69,7 +69,7 @@ def train(run: Run, companion: Companion | None = None) -> None:
     if first >= run.steps:
         _on_rank_0(print, f"{out} has all {run.steps} steps already; nothing to do")
         return
-    _on_rank_0(run_dir.begin, out, job=job, resume_step=first or None)
+    _on_rank_0(run_dir.begin, out, job=job, resume_step=first if first or run.resume_from else None)
 
     parts = parallelize(job, mesh, device=device)
     groups = decay_groups(parts.replica.module, weight_decay=settings.weight_decay)
