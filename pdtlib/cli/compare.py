@@ -1,6 +1,7 @@
 """``pdt compare``: a run's measured values beside the predicted ones."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -8,20 +9,29 @@ import typer
 
 from pdtlib.cli.predict import refuse
 from pdtlib.plan.spec import JobError, Problem
+from pdtlib.plan.units import percent_text
 
 
 def compare(
     run: Annotated[Path, typer.Argument(help="A run directory that pdt run has written.")],
     json_: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
-    """Compare what RUN measured with what its job predicts. Exit code 2 for a directory without a run."""
+    """Compare what RUN measured with what its job predicts, and name what its steps lose time to.
+
+    Exit code 2 for a directory without a run.
+    """
     from pdtlib.observe.compare import compare as rows_of
+    from pdtlib.observe.diagnosis import diagnose
 
     try:
         rows = rows_of(run)
+        causes = diagnose(run)
     except ValueError as error:
         refuse(JobError([Problem("", str(error))]), as_json=json_)
     if json_:
+        for row in rows:
+            if row["quantity"] == "time.step_s":
+                row["causes"] = [asdict(cause) for cause in causes]
         typer.echo(json.dumps(rows))
         return
     from rich import box
@@ -38,6 +48,9 @@ def compare(
             row["quantity"], _number(row["predicted"]), _number(row["measured"]), _error(row["error"])
         )
     Console().print(table)
+    for cause in causes:
+        typer.echo(f"{cause.cause}, {percent_text(cause.cost)} of a step: {cause.evidence}")
+        typer.echo(f"  -> {cause.fix}")
 
 
 def _error(error: float | None) -> str:

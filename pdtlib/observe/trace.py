@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-LANES = ("compute", "optimizer", "wait", "communication")
+LANES = ("step", "data", "compute", "optimizer", "wait", "communication")
 """Kinds of lanes, from top to bottom; a lane's name is its kind, or its kind and an axis."""
 
 

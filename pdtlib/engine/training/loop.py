@@ -92,7 +92,8 @@ def train(run: Run, companion: Companion | None = None) -> None:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate
 
-            batch = micro_batches(parts, run.batches, step)
+            with report.timeline.span("data", "batch"):
+                batch = micro_batches(parts, run.batches, step)
             meter = activation_meter(parts.replica) if step == first else None
             with meter or nullcontext():
                 found = compute_gradients(

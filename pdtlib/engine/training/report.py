@@ -95,6 +95,7 @@ class Report:
     def begin_step(self) -> None:
         """Start the clock of a step, and an empty ledger."""
         self.mesh.ledger.clear()
+        self._step = self.timeline.begin("step", "step")
         self._start_s = time.perf_counter()
 
     def measure_memory(self, optimizer: ShardedAdamW, meter: ActivationMeter) -> None:
@@ -115,6 +116,7 @@ class Report:
 
     def end_step(self, step: int, found: StepResult, *, learning_rate: float) -> None:
         """Close a step: its spans, its ledger, and on rank 0 a line of metrics."""
+        self.timeline.end(self._step)
         spans = self.timeline.finish_step()
         time_s = time.perf_counter() - self._start_s
         self._spans.append(spans)
