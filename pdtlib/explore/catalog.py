@@ -16,6 +16,11 @@ IDS = (
     "schedule-player",
     "sequence-regions",
     "rank-cube",
+    "planner",
+    "config-lint",
+    "prefetch",
+    "async-timeline",
+    "failures",
 )
 
 
