@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pdtlib.observe.shares import Shares, read_perfetto, steps_of, typical
+from pdtlib.observe.shares import read_perfetto
 from pdtlib.plan.job import Job, load
+from pdtlib.plan.step_shares import Shares, steps_of, typical
 from pdtlib.plan.units import bytes_text, percent_text
 
 WORTH = 0.05

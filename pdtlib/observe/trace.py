@@ -13,28 +13,19 @@ import json
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from pdtlib.plan.overlap import Span
+
 LANES = ("step", "data", "compute", "optimizer", "wait", "communication")
 """Kinds of lanes, from top to bottom; a lane's name is its kind, or its kind and an axis."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One stretch of work of one rank; times are seconds since the epoch, so that ranks line up."""
-
-    lane: str
-    name: str
-    start_s: float
-    end_s: float
-
-
 class Timeline:
-    """Collects the spans of one rank, one step at a time.
+    """Collects the spans of one rank, one step at a time, in seconds since the epoch: so ranks line up.
 
     On a CPU a span is measured with the process's clock. On a GPU the host runs ahead of the device, so a
     span is a pair of CUDA events on the current stream; their times are read in :meth:`finish_step`, after

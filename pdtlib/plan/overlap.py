@@ -12,7 +12,7 @@ from pdtlib.plan.comm import ring_steps, sent_bytes
 from pdtlib.plan.sharding import buckets
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Span:
     """Something that occupies a lane from ``start_s`` to ``end_s``."""
 

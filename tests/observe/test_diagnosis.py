@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from pdtlib.observe.diagnosis import diagnose
-from pdtlib.observe.shares import length, read_perfetto, shares, steps_of, typical, union, without
+from pdtlib.observe.shares import read_perfetto
 from pdtlib.observe.trace import Span, write_perfetto
+from pdtlib.plan.intervals import length, union, without
 from pdtlib.plan.job import from_dict, to_json
+from pdtlib.plan.step_shares import shares, steps_of, typical
 
 MODEL = {"layers": 4, "hidden": 64, "heads": 4, "vocab": 256, "seq": 32}
 

@@ -7,7 +7,8 @@ import pytest
 
 from pdtlib.engine.training.run_dir import read_metrics
 from pdtlib.observe.diagnosis import diagnose
-from pdtlib.observe.shares import read_perfetto, steps_of
+from pdtlib.observe.shares import read_perfetto
+from pdtlib.plan.step_shares import steps_of
 from pdtlib.resilience import faults, trials
 
 JOB = """
