@@ -6,6 +6,10 @@ Every layout trains 20 steps of one small Llama in fp32 on Python's standard lib
 process. The report has each curve, its largest distance to the reference, and what ``pdt compare`` says of
 the bytes that the ranks held and sent. The exit code is 1 when a distance is above 1e-5, or when states or
 messages are not exactly the planned ones.
+
+Rounding differs with the order of sums, about 1e-7 of a loss. Where training is unsteady it grows: at a
+learning rate of 3e-3 one step of this job, whose gradient norm jumps from 1.2 to 3.7, makes 1.3e-5 of it. So
+the job learns at 1e-3.
 """
 
 import argparse
@@ -35,7 +39,7 @@ activation = "swiglu"
 [train]
 global_batch = 8
 precision = "fp32"
-learning_rate = 3e-3
+learning_rate = 1e-3
 steps = 20
 """
 
