@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pdtlib.figures.parts import heading
+from pdtlib.figures.parts import Part, heading, marker
 from pdtlib.figures.theme import NARROW, PICK, axis, layout
 from pdtlib.figures.words import say
 from pdtlib.plan.units import GB
@@ -84,7 +84,7 @@ def figure(
     every = max(1, rows // 8)
     ticks = list(range(0, rows, every))
     return {
-        "data": [cluster, _bars(traffic)],
+        "data": [cluster, *_bars(traffic)],
         "layout": layout(
             height=plot + 56,
             hovermode="closest",
@@ -106,6 +106,7 @@ def figure(
                 showgrid=False,
             ),
             xaxis2=axis(say("cube.axis_sent"), rangemode="tozero", anchor="y2"),
+            barmode="overlay",
             yaxis2=axis(domain=[0, bars / plot], range=[len(traffic) - 0.5, -0.5], anchor="x2"),
             annotations=[heading(say("cube.sent"), y=bars / plot)],
             shapes=edges,
@@ -114,23 +115,18 @@ def figure(
     }
 
 
-def _bars(traffic: Sequence[Traffic]) -> dict[str, Any]:
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "x": [each.sent_bytes / GB for each in traffic],
-        "y": [say(f"cube.short_{each.axis}") for each in traffic],
-        "xaxis": "x2",
-        "yaxis": "y2",
-        "marker": {
-            "color": [f"@{COLORS[each.axis]}" for each in traffic],
-            "pattern": {
-                "shape": ["" if each.inside else "/" for each in traffic],
-                "fgcolor": "@paper",
-                "bgcolor": [f"@{COLORS[each.axis]}" for each in traffic],
-                "size": 6,
-                "solidity": 0.25,
-            },
-        },
-        "hovertemplate": say("cube.hover_sent"),
-    }
+def _bars(traffic: Sequence[Traffic]) -> list[dict[str, Any]]:
+    """A bar for each axis, striped where its bytes leave the node."""
+    return [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "x": [each.sent_bytes / GB],
+            "y": [say(f"cube.short_{each.axis}")],
+            "xaxis": "x2",
+            "yaxis": "y2",
+            "marker": marker(Part(each.axis, COLORS[each.axis], "" if each.inside else "/")),
+            "hovertemplate": say("cube.hover_sent"),
+        }
+        for each in traffic
+    ]
