@@ -1,7 +1,7 @@
 """Seeded faults in real runs: every one must end with the uninterrupted run's weights and sample log.
 
     python benchmarks/faults.py                    50 runs, into benchmarks/results/faults.json
-    python benchmarks/faults.py --runs 5 --out -   a few, printed
+    python benchmarks/faults.py --seeds 3 7        two of them again; the report keeps the others
 
 A seed decides what happens, to whom and in which step. Faults of a process happen on two ranks under
 torchrun's elastic agent; a lost node and a cut link need a testbed (root or user namespaces) of two nodes.
@@ -136,9 +136,8 @@ def on_testbed(
 def main() -> int:
     """Run the seeds asked for; 1 when one was not recovered."""
     parser = argparse.ArgumentParser(description="Seeded faults in real runs.")
-    parser.add_argument("--runs", type=int, default=50, help="how many seeds, from --first")
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--out", default="benchmarks/results/faults.json", help="where; - prints only")
+    parser.add_argument("--seeds", type=int, nargs="+", help="run these alone (default: 0 to 49, all anew)")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/faults.json"), help="where")
     options = parser.parse_args()
     try:
         namespaces.check()
@@ -146,15 +145,17 @@ def main() -> int:
     except namespaces.Impossible as reason:
         print(f"no testbed, so no faults of nodes and links: {reason}", file=sys.stderr)
         testbed = False
-    rows = []
+    rows: dict[int, dict[str, Any]] = {}
+    if options.seeds and options.out.exists():
+        rows = {row["seed"]: row for row in json.loads(options.out.read_text(encoding="utf-8"))["runs"]}
     with tempfile.TemporaryDirectory(prefix="pdt-faults-") as folder:
-        for seed in range(options.first, options.first + options.runs):
-            rows.append(one(seed, Path(folder), testbed=testbed))
-            print(json.dumps(rows[-1]), flush=True)
-            if options.out != "-":
-                write(Path(options.out), rows, testbed=testbed)
-    print(f"{sum(row['recovered'] for row in rows)} of {len(rows)} runs recovered")
-    return 0 if all(row["recovered"] for row in rows) else 1
+        for seed in options.seeds or range(50):
+            rows[seed] = one(seed, Path(folder), testbed=testbed)
+            print(json.dumps(rows[seed]), flush=True)
+            write(options.out, [rows[key] for key in sorted(rows)], testbed=testbed)
+    lost = [seed for seed, row in rows.items() if not row["recovered"]]
+    print(f"{len(rows) - len(lost)} of {len(rows)} runs recovered; lost: {lost or 'none'}")
+    return 1 if lost else 0
 
 
 def write(path: Path, rows: list[dict[str, Any]], *, testbed: bool) -> None:

@@ -20,7 +20,7 @@ from pdtlib.book import normalise
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-MULTIPROCESS = ("engine", "train", "testbed", "resilience", "exercises", "cli", "labs")
+MULTIPROCESS = ("engine", "train", "testbed", "resilience", "observe", "exercises", "cli", "labs")
 BROWSER = ("site",)
 ELSEWHERE = ("targets",)  # in a Python environment of its own
 CELL_TIMEOUT_S = 300

@@ -14,7 +14,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -151,7 +151,10 @@ def down(name: str = "default") -> bool:
 
 def kill_node(node: int, *, name: str = "default") -> None:
     """Let a node lose its power: its processes, its memory and its link are gone at once."""
-    find(name).member(node).kill()
+    testbed = find(name)
+    testbed.member(node).kill()
+    with suppress(Impossible):  # the kernel removes the cable too, but takes its time
+        testbed.switch.network("ip", "link", "delete", f"p{node}")
 
 
 def start_node(node: int, *, name: str = "default") -> Testbed:
