@@ -40,6 +40,9 @@ EXERCISES = {
         _browser("ch05-tied-embeddings", "Tied embeddings on two stages", "tied_gradient"),
         _browser("ch06-norm-gradient", "The gradient of a LayerNorm on many ranks", "norm_gradients"),
         _browser("ch06-activation-terms", "What a layer keeps, term by term", "saved_terms"),
+        _browser("ch09-stable-step", "How large a step survives late gradients", "stable_step"),
+        _browser("ch09-save-interval", "How often to save, and what a failure costs", "wall_time"),
+        _browser("ch09-each-sample-once", "Resume with every sample once", "remaining"),
     )
 }
 

@@ -1,0 +1,1 @@
+"""Exercise: after a restart on another number of workers, every sample is read once and none is left out."""

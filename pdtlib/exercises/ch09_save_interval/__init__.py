@@ -1,0 +1,1 @@
+"""Exercise: a run that saves, fails and restarts, and how often it should save."""
