@@ -4,7 +4,7 @@ import pytest
 
 from pdtlib.explore import catalog
 from pdtlib.explore.controls import ControlError
-from pdtlib.explore.explorers.sequence_regions import CALLS, MODES, held
+from pdtlib.explore.explorers.sequence_ways import CALLS, MODES, held
 from pdtlib.figures.sequence_regions import REGIONS
 from pdtlib.plan.job import loads
 from pdtlib.plan.layer_ledger import layer_messages

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from pdtlib.explore import sizes
 from pdtlib.explore.controls import Choice, ControlError, Slider, Toggle, scale
 from pdtlib.explore.explorer import Explorer, Values
+from pdtlib.explore.explorers import sequence_ways as ways
+from pdtlib.explore.explorers.sequence_ways import MODES
 from pdtlib.explore.explorers.tensor_split import MODELS
-from pdtlib.explore.view import Readout, Swatch, Table, View
+from pdtlib.explore.view import Readout, Swatch, View
 from pdtlib.figures import sequence_regions as drawing
-from pdtlib.figures.amounts import bytes_words
-from pdtlib.figures.sequence_regions import REGIONS, Bar, Call, Held
 from pdtlib.figures.words import say
 from pdtlib.plan import presets
 from pdtlib.plan.activations import Setting, layer_bytes
@@ -21,41 +20,10 @@ from pdtlib.plan.heads import rank_heads
 from pdtlib.plan.job import Job, from_dict, to_toml
 from pdtlib.plan.layer_ledger import sent_bytes_of_layer
 from pdtlib.plan.spec import Model, Parallel, Train
-from pdtlib.plan.units import GB, gb_text
 
-MODES = ("tp", "sp", "ulysses", "ring")
 RANKS = (2, 4, 8, 16, 32)
 SEQS = (2048, 4096, 8192, 16384, 32768, 65536, 131072, 1048576)
 RECOMPUTES = ("none", "selective", "full")
-
-IN_HEADS = ("qkv", "core", "mlp")
-CALLS = {
-    ("tp", "forward"): (Call("core", "AR"), Call("mlp", "AR")),
-    ("tp", "backward"): (Call("norm1", "AR"), Call("norm2", "AR")),
-    ("sp", "forward"): (Call("norm1", "AG"), Call("core", "RS"), Call("norm2", "AG"), Call("mlp", "RS")),
-    ("sp", "backward"): (
-        Call("norm1", "RS+AG"),
-        Call("core", "AG"),
-        Call("norm2", "RS+AG"),
-        Call("mlp", "AG"),
-    ),
-    ("ulysses", "forward"): (Call("qkv", "A2A"), Call("core", "A2A")),
-    ("ulysses", "backward"): (Call("qkv", "A2A"), Call("core", "A2A")),
-    ("ring", "forward"): (Call("core", "k, v", inside=True),),
-    ("ring", "backward"): (Call("core", "k, v + grads", inside=True),),
-}
-
-
-def held(mode: str, ranks: int, rank: int) -> tuple[Held, ...]:
-    """How the rank has each region's tensor."""
-    rows, columns = Held("rows", (rank,), ranks), Held("columns", (rank,), ranks)
-    if mode == "tp":
-        return tuple(columns if name in IN_HEADS else Held("whole") for name in REGIONS)
-    if mode == "sp":
-        return tuple(columns if name in IN_HEADS else rows for name in REGIONS)
-    if mode == "ulysses":
-        return tuple(columns if name == "core" else rows for name in REGIONS)
-    return (Held("rows", (rank, 2 * ranks - 1 - rank), 2 * ranks),) * len(REGIONS)
 
 
 def _model(values: Values) -> Model:
@@ -126,26 +94,26 @@ def _view(values: Values) -> View:
     own_sent, own_kept = sent[mode] or 0.0, kept[mode] or 0.0
     return View(
         figure=drawing.figure(
-            held(mode, ranks, rank),
-            CALLS[mode, direction],
+            ways.held(mode, ranks, rank),
+            ways.CALLS[mode, direction],
             rank=rank,
-            sent=_bars(sent, _sent_words),
-            kept=_bars(kept, _kept_words),
+            sent=ways.bars(sent, ways.sent_words),
+            kept=ways.bars(kept, ways.kept_words),
             chosen=MODES.index(mode),
         ),
         summary=say(
             f"regions.summary_{mode}",
             ranks=ranks,
             rank=rank,
-            sent=_sent_words(own_sent),
-            kept=_kept_words(own_kept),
+            sent=ways.sent_words(own_sent),
+            kept=ways.kept_words(own_kept),
             direction=say(f"split.{direction}"),
         ),
         readouts=(
             Readout(
                 name="sent",
                 label=say("regions.sent"),
-                text=_sent_words(own_sent),
+                text=ways.sent_words(own_sent),
                 value=own_sent,
                 unit="bytes",
                 note=say(f"regions.sent_note_{direction}"),
@@ -153,7 +121,7 @@ def _view(values: Values) -> View:
             Readout(
                 name="kept",
                 label=say("regions.kept"),
-                text=_kept_words(own_kept),
+                text=ways.kept_words(own_kept),
                 value=own_kept,
                 unit="bytes",
                 note=say("regions.kept_note", layers=model.layers),
@@ -164,7 +132,7 @@ def _view(values: Values) -> View:
                 text=f"{alone / own_kept:.3g} ×",
                 value=alone / own_kept,
                 unit="",
-                note=say("regions.saved_note", alone=_kept_words(alone)),
+                note=say("regions.saved_note", alone=ways.kept_words(alone)),
             ),
             Readout(
                 name="weights",
@@ -184,59 +152,11 @@ def _view(values: Values) -> View:
             ),
             Swatch(name="message", label=say("regions.message"), color="c2", pattern="line"),
         ),
-        table=_table(mode, ranks, sent, kept),
-        notes=_notes(values, model, mode),
+        table=ways.table(mode, ranks, sent, kept),
+        notes=ways.notes(values, model, mode),
         job=_toml(values, mode),
         limits={"rank": ranks},
     )
-
-
-def _sent_words(value: float) -> str:
-    """Two decimals of a GB: ways to cut differ by a factor of ten and more."""
-    return bytes_words(value) if value < GB / 20 else gb_text(value, digits=2)
-
-
-def _kept_words(value: float) -> str:
-    return bytes_words(value, binary=True)
-
-
-def _bars(amounts: dict[str, float | None], words: Callable[[float], str]) -> list[Bar]:
-    return [
-        Bar(say(f"regions.mode_{name}"), value, say("regions.impossible") if value is None else words(value))
-        for name, value in amounts.items()
-    ]
-
-
-def _table(mode: str, ranks: int, sent: dict[str, float | None], kept: dict[str, float | None]) -> Table:
-    """Each way to cut: how it has each region, what it sends and keeps."""
-    sent_bars, kept_bars = _bars(sent, _sent_words), _bars(kept, _kept_words)
-    rows = []
-    for name, sent_bar, kept_bar in zip(MODES, sent_bars, kept_bars, strict=True):
-        cuts = (say(f"regions.cut_{how.cut}", share=f"1/{ranks}") for how in held(name, ranks, 0))
-        rows.append((sent_bar.name, *cuts, sent_bar.text, kept_bar.text))
-    return Table(
-        caption=say("regions.table", mode=say(f"regions.mode_{mode}")),
-        columns=(
-            say("regions.column_mode"),
-            *(say(f"regions.name_{name}") for name in REGIONS),
-            say("regions.column_sent"),
-            say("regions.column_kept"),
-        ),
-        rows=tuple(rows),
-    )
-
-
-def _notes(values: Values, model: Model, mode: str) -> tuple[str, ...]:
-    notes = [say("regions.note_short"), say("regions.note_kept")]
-    if model.dropout and mode in ("ulysses", "ring"):
-        notes.append(say("regions.note_dropout"))
-    if mode == "ring":
-        notes.insert(0, say("regions.note_zigzag"))
-    if mode == "sp" and values["direction"] == "backward":
-        notes.insert(0, say("regions.note_again"))
-    if not values["flash"] and values["recompute"] == "none":
-        notes.append(say("regions.note_scores"))
-    return tuple(notes)
 
 
 def _toml(values: Values, mode: str) -> str:

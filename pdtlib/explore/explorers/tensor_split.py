@@ -7,7 +7,8 @@ from typing import Any
 from pdtlib.explore import sizes
 from pdtlib.explore.controls import Choice, ControlError, Slider, scale
 from pdtlib.explore.explorer import Explorer, Values
-from pdtlib.explore.view import Readout, Swatch, Table, View
+from pdtlib.explore.explorers import tensor_split_words as words
+from pdtlib.explore.view import Readout, Swatch, View
 from pdtlib.figures import tensor_split as drawing
 from pdtlib.figures.amounts import bytes_words, time_words
 from pdtlib.figures.words import say
@@ -15,7 +16,7 @@ from pdtlib.plan import flops, presets
 from pdtlib.plan.heads import rank_heads
 from pdtlib.plan.job import Job, from_dict, to_toml
 from pdtlib.plan.layer_ledger import PHASES, layer_messages
-from pdtlib.plan.spec import Hardware, Model, Parallel, Train
+from pdtlib.plan.spec import Model, Parallel, Train
 from pdtlib.plan.units import GB, percent_text
 
 MODELS = ("llama3-8b", "llama2-70b", "llama3-70b", "qwen2.5-32b", "gpt3-175b", "llama3-405b", "mt-nlg-530b")
@@ -25,7 +26,6 @@ MICRO_BATCHES = (1, 2, 4, 8)
 LINKS = ("nvlink", "ethernet-100g", "ib-hdr-200", "ib-ndr-400", "ib-xdr-800")
 SHARES = (0.3, 0.4, 0.5, 0.6, 0.7)
 RATES = tuple(10 ** (exponent / 20) * GB for exponent in range(16, 65))  # 6.3 GB/s to 1.6 TB/s
-NODE = Hardware.gpus_per_node  # what a job takes for granted
 
 
 def _model(values: Values) -> Model:
@@ -79,7 +79,7 @@ def _view(values: Values) -> View:
             links=links,
             chosen=chosen,
         ),
-        summary=_summary(
+        summary=words.summary(
             split, part=part, forward=forward, message=message, share=chosen.share, link=chosen.name
         ),
         readouts=(
@@ -147,74 +147,11 @@ def _view(values: Values) -> View:
             ),
             Swatch(name="active", label=say("split.active"), color="c2", pattern="line"),
         ),
-        table=_table(model, split, part=part),
-        notes=_notes(values, model, split),
+        table=words.table(model, split, part=part),
+        notes=words.notes(values, model, split),
         job=_job(values),
         limits={"rank": tp},
     )
-
-
-def _summary(
-    split: drawing.Split, *, part: str, forward: bool, message: float, share: float, link: str
-) -> str:
-    if split.tp == 1:
-        return say("split.summary_one")
-    what = say(
-        f"split.summary_{part}",
-        rank=split.rank,
-        tp=split.tp,
-        queries=_span(split.queries),
-        keys=_span(split.keys),
-    )
-    end = say("split.summary_forward" if forward else "split.summary_backward", message=bytes_words(message))
-    return f"{what} {end} {say('split.summary_share', link=link, share=percent_text(share))}"
-
-
-def _span(numbers: range) -> str:
-    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}–{numbers[-1]}"
-
-
-def _table(model: Model, split: drawing.Split, *, part: str) -> Table:
-    """Every matrix with its whole shape, a rank's shape and the share of parameters."""
-    tp, h, d = split.tp, model.hidden, model.head_dim
-    if part == "mlp":
-        ups = ("gate", "up") if model.activation == "swiglu" else ("up",)
-        rows = [(name, (h, model.ffn), (h, model.ffn // tp), "columns") for name in ups]
-        rows.append(("down", (model.ffn, h), (model.ffn // tp, h), "rows"))
-    else:
-        q, kv = model.heads * d, model.kv_heads * d
-        own_q, own_kv = len(split.queries) * d, len(split.keys) * d
-        rows = [("W_Q", (h, q), (h, own_q), "columns")]
-        rows += [(name, (h, kv), (h, own_kv), "columns") for name in ("W_K", "W_V")]
-        rows.append(("W_O", (q, h), (own_q, h), "rows"))
-    return Table(
-        caption=say("split.table", rank=split.rank),
-        columns=tuple(say(f"split.column_{name}") for name in ("matrix", "whole", "own", "cut", "share")),
-        rows=tuple(
-            (
-                name,
-                _shape(whole),
-                _shape(own),
-                say(f"split.cut_{cut}"),
-                percent_text(own[0] * own[1] / (whole[0] * whole[1])),
-            )
-            for name, whole, own, cut in rows
-        ),
-    )
-
-
-def _shape(shape: tuple[int, int]) -> str:
-    return f"{shape[0]:,} × {shape[1]:,}"
-
-
-def _notes(values: Values, model: Model, split: drawing.Split) -> tuple[str, ...]:
-    notes = [say("split.note_ring"), say("split.note_model")]
-    if split.tp > model.kv_heads:
-        copies = split.tp // model.kv_heads
-        notes.insert(0, say("split.note_repeated", copies=copies, kv_heads=model.kv_heads, tp=split.tp))
-    if values["link"] == "nvlink" and split.tp > NODE:
-        notes.insert(0, say("split.note_nvlink", node=NODE, tp=split.tp))
-    return tuple(notes)
 
 
 def _job(values: Values) -> str:
@@ -224,7 +161,7 @@ def _job(values: Values) -> str:
                 "model": {"preset": values["model"], "seq": values["seq"], "vocab": _vocab(values)},
                 "train": {"micro_batch": values["micro_batch"]},
                 "parallel": {"tp": values["tp"]},
-                "hardware": {"gpu": values["gpu"], "gpus_per_node": max(NODE, values["tp"])},
+                "hardware": {"gpu": values["gpu"], "gpus_per_node": max(words.NODE, values["tp"])},
             }
         )
     )
