@@ -38,6 +38,8 @@ PER_SECTION = {
     "5.2": 4,
     "6.1": 6,
     "6.2": 3,
+    "9.1": 6,
+    "9.2": 4,
 }
 VERDICTS = {  # of each chapter: exact, under an assumption, imprecise, wrong
     "01": (2, 6, 2, 3),
@@ -46,6 +48,7 @@ VERDICTS = {  # of each chapter: exact, under an assumption, imprecise, wrong
     "4": (11, 4, 2, 5),
     "5": (5, 3, 2, 1),
     "6": (3, 2, 2, 2),
+    "9": (6, 2, 2, 0),
 }
 JUDGED_BY_HAND = {"C0-b", "C2.3-a", "C5.1-a"}
 """Judgements, and a name with its inventor: nothing to compute."""
