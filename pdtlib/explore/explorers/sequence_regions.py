@@ -215,8 +215,6 @@ EXPLORER = Explorer(
             group=_CUT,
             options=tuple((mode, say(f"regions.mode_{mode}")) for mode in MODES),
         ),
-        Slider(name="ranks", label=say("regions.ranks"), default=8, group=_CUT, options=scale(RANKS)),
-        Slider(name="rank", label=say("split.rank"), default=0, group=_CUT, options=scale(range(RANKS[-1]))),
         Choice(
             name="direction",
             label=say("split.direction"),
@@ -224,6 +222,8 @@ EXPLORER = Explorer(
             group=_CUT,
             options=(("forward", say("split.forward")), ("backward", say("split.backward"))),
         ),
+        Slider(name="ranks", label=say("regions.ranks"), default=8, group=_CUT, options=scale(RANKS)),
+        Slider(name="rank", label=say("split.rank"), default=0, group=_CUT, options=scale(range(RANKS[-1]))),
         Choice(
             name="model",
             label=say("size.label"),
