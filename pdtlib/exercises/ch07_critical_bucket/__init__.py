@@ -1,0 +1,1 @@
+"""Exercise: the smallest bucket with which the link keeps pace."""

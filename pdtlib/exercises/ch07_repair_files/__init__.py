@@ -1,0 +1,1 @@
+"""Exercise: repair five broken DeepSpeed files."""
