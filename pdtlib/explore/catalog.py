@@ -21,6 +21,8 @@ IDS = (
     "prefetch",
     "async-timeline",
     "failures",
+    "mfu",
+    "thresholds",
 )
 
 
