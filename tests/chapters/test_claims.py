@@ -38,6 +38,7 @@ PER_SECTION = {
     "5.2": 4,
     "6.1": 6,
     "6.2": 3,
+    "8": 9,
     "9.1": 6,
     "9.2": 4,
 }
@@ -48,6 +49,7 @@ VERDICTS = {  # of each chapter: exact, under an assumption, imprecise, wrong
     "4": (11, 4, 2, 5),
     "5": (5, 3, 2, 1),
     "6": (3, 2, 2, 2),
+    "8": (1, 3, 4, 1),
     "9": (6, 2, 2, 0),
 }
 JUDGED_BY_HAND = {"C0-b", "C2.3-a", "C5.1-a"}

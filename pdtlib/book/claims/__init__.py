@@ -23,6 +23,7 @@ MODULES = (
     "section4_schedules",
     "section5",
     "section6",
+    "section8",
     "section9",
 )
 """Where the claims stand, in the article's order."""

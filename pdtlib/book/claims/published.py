@@ -101,3 +101,42 @@ MEGASCALE_256 = Published(
     "MegaScale (arXiv:2402.15627), table 2",
 )
 ON_A100 = (LLAMA2_RUN, LLAMA_RUN, MEGATRON_530B, MEGASCALE_3072, MEGASCALE_256)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Printed:
+    """A utilisation as it was printed, with what it needs to be read: GPU, precision, length of sequences."""
+
+    run: str
+    gpu: str
+    seq: int
+    mfu: float
+    hfu: float | None = None
+    source: str
+
+
+KORTHIKANTI = "Korthikanti et al. (arXiv:2205.05198), table 5"
+LLAMA3 = "Llama 3 (arXiv:2407.21783), table 4"
+PALM = "PaLM (arXiv:2204.02311), section 4.1 and table 3"
+UTILISATIONS = (
+    Printed(run="GPT 175B", gpu="A100", seq=2048, mfu=0.514, hfu=0.528, source=KORTHIKANTI),
+    Printed(run="GPT 530B", gpu="A100", seq=2048, mfu=0.560, hfu=0.570, source=KORTHIKANTI),
+    Printed(run="GPT 1T", gpu="A100", seq=2048, mfu=0.563, hfu=0.570, source=KORTHIKANTI),
+    Printed(run="MegaScale 175B, 12,288 GPUs", gpu="A100", seq=2048, mfu=0.552, source="arXiv:2402.15627"),
+    Printed(run="Llama 3 405B, 8,192 GPUs", gpu="H100", seq=8192, mfu=0.43, source=LLAMA3),
+    Printed(run="Llama 3 405B, 16,384 GPUs", gpu="H100", seq=8192, mfu=0.41, source=LLAMA3),
+    Printed(run="Llama 3 405B, long sequences", gpu="H100", seq=131072, mfu=0.38, source=LLAMA3),
+    Printed(run="PaLM 540B", gpu="TPU v4", seq=2048, mfu=0.462, hfu=0.578, source=PALM),
+    Printed(run="Gopher 280B", gpu="TPU v3", seq=2048, mfu=0.325, source=PALM),
+    Printed(run="GPT-3 175B", gpu="V100", seq=2048, mfu=0.213, source=PALM),
+)
+"""MFU and HFU in their authors' own conventions."""
+
+TORCHTITAN_8B = Published(
+    "torchtitan, Llama 3.1 8B on 8 GPUs",
+    "5,762 tokens a second and GPU",
+    presets.model("llama3-8b"),
+    presets.GPUS["H100-SXM5"],
+    5762,
+    "torchtitan, benchmarks of December 2024",
+)
