@@ -33,6 +33,15 @@ def run(
     rank_order: Annotated[
         str, typer.Option(help="Which ranks are neighbours: article (pp before dp) or megatron (dp first).")
     ] = "article",
+    max_restarts: Annotated[
+        int, typer.Option(min=0, help="Start failed ranks again so often; what they had saved is not lost.")
+    ] = 0,
+    watchdog: Annotated[
+        float, typer.Option(help="Seconds after which a rank that waits names those it waits for.")
+    ] = 0.0,
+    memory_every: Annotated[
+        int, typer.Option(help="Keep the state in memory every so many steps, for a restart.")
+    ] = 0,
     json_: Annotated[bool, typer.Option("--json", help="Print problems or the last step as JSON.")] = False,
 ) -> None:
     """Train JOB on this machine and leave a run directory.
@@ -60,6 +69,9 @@ def run(
         resume=resume,
         overwrite=overwrite,
         device=device,
+        elastic=max_restarts > 0,
+        watchdog_s=watchdog,
+        memory_every=memory_every,
         rank_order=rank_order,
     )
     try:
@@ -69,7 +81,9 @@ def run(
         if json_:
             typer.echo(json.dumps({"problems": problem_rows(refusal)}, ensure_ascii=False))
         raise typer.Exit(2) from None
-    code = launch(options.arguments(), num_processes=checked.job.parallel.world_size)
+    code = launch(
+        options.arguments(), num_processes=checked.job.parallel.world_size, max_restarts=max_restarts
+    )
     if json_ and code == 0:
         typer.echo(json.dumps({"problems": [], "out": str(out), "last": read_metrics(out)[-1]}))
     raise typer.Exit(code)

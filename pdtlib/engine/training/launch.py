@@ -16,9 +16,10 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from pdtlib.engine.training.failures import REFUSED
 
 
-def launch(arguments: Sequence[str], *, num_processes: int) -> int:
+def launch(arguments: Sequence[str], *, num_processes: int, max_restarts: int = 0) -> int:
     """Run ``python -m pdtlib.train ARGUMENTS`` on ``num_processes`` ranks; returns the exit code.
 
+    After a failure all ranks are started again, ``max_restarts`` times at the most.
     The code is 0 when every rank ended well, that of the first rank that failed, 128 + the signal that killed
     it, or 128 + the signal that stopped the launcher. No rank outlives the call.
     """
@@ -34,7 +35,7 @@ def launch(arguments: Sequence[str], *, num_processes: int) -> int:
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
         local_addr="localhost",
-        max_restarts=0,
+        max_restarts=max_restarts,
         monitor_interval=0.1,
     )
     try:
