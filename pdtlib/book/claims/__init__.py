@@ -23,6 +23,9 @@ MODULES = (
     "section4_schedules",
     "section5",
     "section6",
+    "section7",
+    "section7_config",
+    "section7_overlap",
     "section8",
     "section9",
 )
