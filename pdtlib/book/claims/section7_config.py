@@ -218,7 +218,8 @@ def _offload() -> Finding:
     return Finding(
         f"It moves {ZERO.optimizer} bytes a parameter to the host. For 7B on 8 GPUs gradients and parameters "
         f"then take {1000 * moved_s:.0f} ms a step over PCIe: {percent_text(few, digits=0)} of the "
-        f"computation for 512 tokens a GPU, {percent_text(many)} for the file's 131,072. The CPU's Adam comes on top.",
+        f"computation for 512 tokens a GPU, {percent_text(many)} for the file's 131,072. The CPU's Adam "
+        "comes on top.",
         [
             Reading("it saves memory", ZERO.optimizer > 0),
             Reading("slow, with 512 tokens a GPU and step", few > SLOW),
