@@ -46,6 +46,9 @@ EXERCISES = {
         _browser("ch09-stable-step", "How large a step survives late gradients", "stable_step"),
         _browser("ch09-save-interval", "How often to save, and what a failure costs", "wall_time"),
         _browser("ch09-each-sample-once", "Resume with every sample once", "remaining"),
+        _browser("ch08-mfu-traps", "MFU and HFU, past the traps", "utilisation"),
+        _browser("ch08-exposed-time", "Exposed communication, by unions of intervals", "exposed"),
+        _browser("ch08-diagnose", "What is wrong with this step?", "diagnose"),
     )
 }
 

@@ -1,0 +1,1 @@
+"""Exercise: name the fault of a step from its trace."""

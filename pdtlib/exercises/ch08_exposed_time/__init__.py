@@ -1,0 +1,1 @@
+"""Exercise: exposed communication of a step, by unions of intervals."""
