@@ -28,6 +28,7 @@ from pdtlib.plan.params import tensors
 pytestmark = pytest.mark.timeout(900)
 
 STEPS = 6
+OWN_LANES = {"step", "data", "compute", "optimizer"}
 KINDS = ("model", "optimizer.exp_avg", "optimizer.exp_avg_sq")
 CLOSE = 2e-5
 """How near the weights of two layouts are in fp32, after steps of up to 3e-3 a weight."""
@@ -102,11 +103,11 @@ def test_each_axis_has_lanes_of_its_own(runs: dict[str, Path]) -> None:
         events = json.loads((runs[name] / "trace.json").read_text())["traceEvents"]
         return {event["args"]["name"] for event in events if event["name"] == "thread_name"}
 
-    assert lanes("alone") == {"compute", "optimizer"}
+    assert lanes("alone") == OWN_LANES
 
     def of_axes(*axes: str) -> set[str]:
         lanes = {f"{kind} {axis}" for kind in ("communication", "wait") for axis in axes}
-        return {"compute", "optimizer", *lanes}
+        return OWN_LANES | lanes
 
     assert lanes("tp2 cp2 zero1") == of_axes("tp", "cp", "dp")
     assert lanes("pp2 tp2 zb-v") == of_axes("tp", "pp")

@@ -120,7 +120,7 @@ def test_trace_and_tensorboard_tell_the_same_run(runs: dict[tuple[int, int], Pat
     events = json.loads((out / "trace.json").read_text())["traceEvents"]
     assert {event["pid"] for event in events} == set(range(4))
     names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    assert names == {"compute", "optimizer", "wait dp", "communication dp"}
+    assert names == {"step", "data", "compute", "optimizer", "wait dp", "communication dp"}
     slices = [event for event in events if event["ph"] == "X"]
     assert all(event["dur"] >= 0 and event["ts"] >= 0 for event in slices)
     forward = [event for event in slices if event["name"] == "forward"]
