@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("pdtlib.cli.run:run", "Train a job on this machine."),
     "dryrun": ("pdtlib.cli.dryrun:dryrun", "What one rank of a job holds and sends, without the run."),
     "compare": ("pdtlib.cli.compare:compare", "A run's measured values beside the predicted ones."),
+    "report": ("pdtlib.cli.report:report", "A run as one HTML file that works offline."),
     "doctor": ("pdtlib.cli.doctor:doctor", "What is misconfigured on this machine, and the fix."),
     "testbed": ("pdtlib.cli.testbed:app", "A cluster in this machine: nodes, slow links, failures."),
     "grade": ("pdtlib.cli.grade:grade", "Grade the answer to an exercise."),
