@@ -9,7 +9,12 @@ import pytest
 
 from pdtlib.explore.prediction import readable
 
-PAGES = {"chapters/01_one_gpu.html": 2, "chapters/02_data_parallel.html": 2}
+PAGES = {
+    "chapters/01_one_gpu.html": 2,
+    "chapters/02_data_parallel.html": 2,
+    "chapters/04_pipeline_parallel.html": 2,
+    "chapters/05_3d_parallel.html": 2,
+}
 
 
 def answers(page: Any) -> list[dict[str, Any]]:
