@@ -52,9 +52,9 @@ def long_job(way: str, *, model: Model = LLAMA) -> Job:
     return from_dict(tables)
 
 
-def sent_gb(way: str, **model: int) -> float:
+def sent_gb(way: str, *, kv_heads: int = LLAMA.kv_heads) -> float:
     """GB that a rank sends forward for one layer."""
-    job = long_job(way, model=replace(LLAMA, **model))
+    job = long_job(way, model=replace(LLAMA, kv_heads=kv_heads))
     return sent_bytes_of_layer(job, phases=("forward",)) / GB
 
 

@@ -79,7 +79,8 @@ def slice_error(*, alike: bool) -> float:
     weight = weight.requires_grad_()
     weights_of_loss = [drawn(BATCH, OUT, seed=10 if alike else 10 + rank) for rank in range(RANKS)]
     y = F.linear(x, weight)
-    total = (y * weights_of_loss[0]).sum() if alike else sum((y * w).sum() for w in weights_of_loss)
+    weighted = weights_of_loss[:1] if alike else weights_of_loss
+    total = torch.stack([(y * w).sum() for w in weighted]).sum()
     (right,) = torch.autograd.grad(total, weight)
     parts = [
         w.chunk(RANKS, dim=-1)[rank].T @ x for rank, w in enumerate(weights_of_loss)
@@ -126,8 +127,11 @@ def head_errors() -> dict[str, float]:
 
     def attend(columns: slice) -> Tensor:
         """Heads side by side, [tokens, columns]."""
-        split = [(x @ matrix[:, columns]).unflatten(-1, (-1, size)).transpose(1, 2) for matrix in (q, k, v)]
-        return F.scaled_dot_product_attention(*split, is_causal=True).transpose(1, 2).flatten(2)
+        own_q, own_k, own_v = (
+            (x @ matrix[:, columns]).unflatten(-1, (-1, size)).transpose(1, 2) for matrix in (q, k, v)
+        )
+        core = F.scaled_dot_product_attention(own_q, own_k, own_v, is_causal=True)
+        return core.transpose(1, 2).flatten(2)
 
     whole = attend(slice(None))
     width = heads * size // RANKS
@@ -136,6 +140,8 @@ def head_errors() -> dict[str, float]:
     summed = torch.stack(parts).sum(0)
     return {
         "own heads": off(torch.cat(parts, dim=-1), whole),
-        "through W_O": off(sum(p @ o[c] for p, c in zip(parts, columns, strict=True)), whole @ o),
+        "through W_O": off(
+            torch.stack([p @ o[c] for p, c in zip(parts, columns, strict=True)]).sum(0), whole @ o
+        ),
         "heads summed": off(torch.cat([summed] * RANKS, dim=-1) @ o, whole @ o),
     }
