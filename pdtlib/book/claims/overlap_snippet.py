@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+
+T = TypeVar("T")
 
 
 class PrintedOrder:
@@ -48,7 +53,7 @@ def printed_events(layers: int = 3) -> list[str]:
             await communicator.forward(layer)
         return communicator.events
 
-    return asyncio.run(run())
+    return _finished(run())
 
 
 def computed_while_gathering(events: list[str]) -> int:
@@ -85,9 +90,15 @@ def wrapped_work_is_awaitable() -> bool:
         future.set_result(1)
         return await waiting
 
-    return asyncio.run(run()) == 1
+    return _finished(run()) == 1
 
 
 def collectives_start_at_once() -> bool:
     """Whether a gather takes ``async_op``, with which it starts and returns before it is done."""
     return "async_op" in inspect.signature(dist.all_gather_into_tensor).parameters
+
+
+def _finished(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run to its end in a thread of its own: a notebook's thread has an event loop already."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()

@@ -94,11 +94,16 @@ def _view(values: Values) -> View:
             caption=say("lint.table"),
             columns=tuple(say(f"lint.column_{name}") for name in ("key", "verdict", "message")),
             rows=tuple(
-                (drawing.key_words(item.key), say(f"lint.{item.verdict}"), item.message) for item in verdicts
+                (drawing.key_words(item.key), say(f"lint.{item.verdict}"), _why(item)) for item in verdicts
             ),
         ),
         notes=(say("lint.note_silence"), say("lint.note_version")),
     )
+
+
+def _why(verdict: Verdict) -> str:
+    """What the verdict says beyond "read"."""
+    return "" if verdict.verdict == "ok" and verdict.key else verdict.message
 
 
 def _readouts(verdicts: list[Verdict], counts: Counter[str]) -> tuple[Readout, ...]:

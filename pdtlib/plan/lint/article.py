@@ -31,8 +31,8 @@ REPAIRED: dict[str, Any] = {
         "stage": 1,
         "overlap_comm": True,
         "contiguous_gradients": True,
-        "reduce_bucket_size": 5e8,
-        "allgather_bucket_size": 5e8,
+        "reduce_bucket_size": 500_000_000,
+        "allgather_bucket_size": 500_000_000,
     },
     "pipeline": {"stages": 4, "partition": "uniform"},
 }

@@ -143,7 +143,8 @@ def _known(where: str, key: str, item: Any, kind: Kind, stage: int | None) -> It
         yield Verdict(where, "rejected", "false goes with stages 1 and 2 alone")
     elif stages is not None and stage not in stages:
         used = " and ".join(map(str, stages))
-        yield Verdict(where, "ignored", f"only stage {used} reads it, and this is stage {stage}")
+        reads = f"stages {used} read" if len(stages) > 1 else f"stage {used} reads"
+        yield Verdict(where, "ignored", f"only {reads} it, and this is stage {stage}")
     elif key == "sub_group_size" and stage is not None and stage < 3:
         yield Verdict(where, "ignored", "only stage 3 and offloading read it")
     else:
