@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import json
 import sys
 from collections.abc import Sequence
 
@@ -72,4 +73,13 @@ def run_command(name: str, words: list[str]) -> None:
             typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False),
         )
         app.command()(command)
-    typer.main.get_command(app)(args=words, prog_name=f"pdt {name}")
+    try:
+        typer.main.get_command(app)(args=words, prog_name=f"pdt {name}")
+    except SystemExit as stop:
+        # Typer ends a wrong call by itself, with the text on stderr; --json promises it on stdout too.
+        wrong = stop.__context__
+        if "--json" in words and hasattr(wrong, "format_message"):
+            field = next(iter(getattr(getattr(wrong, "param", None), "opts", ())), "")
+            problem = {"field": field, "message": wrong.format_message(), "valid": []}
+            print(json.dumps({"problems": [problem]}, ensure_ascii=False))
+        raise

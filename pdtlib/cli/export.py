@@ -34,8 +34,8 @@ def export(
             path.write_text(text, encoding="utf-8")
             written.append(str(path))
     except OSError as error:
-        typer.echo(f"cannot write {error.filename}: {error.strerror}", err=True)
-        raise typer.Exit(1) from None
+        cause = JobError([Problem("--out", f"cannot write {error.filename}: {error.strerror}")])
+        refuse(cause, as_json=json_, code=1)
     if json_:
         report = {"problems": [], "files": written, "notes": list(result.notes)}
         typer.echo(json.dumps(report, ensure_ascii=False))

@@ -60,6 +60,8 @@ def plan(
         wrong.append(Problem("--scaling", f"{scaling!r} is not known", SCALINGS))
     if sizes and len(numbers) < len(sizes.split(",")):
         wrong.append(Problem("--sizes", f"must be numbers of GPUs with commas between them, not {sizes!r}"))
+    if sizes and not scaling:
+        wrong.append(Problem("--sizes", "only counts with --scaling", SCALINGS))
     if wrong:
         refuse(JobError(wrong), as_json=json_)
     if scaling:

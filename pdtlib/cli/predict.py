@@ -34,7 +34,7 @@ def predict(
         refuse(JobError([Problem("", "give a JOB or --jsonl FILE, one of the two")]), as_json=json_)
     stack = known_software(software, as_json=json_)
     if jsonl:
-        _predict_lines(jsonl, stack)
+        _predict_lines(jsonl, stack, as_json=json_)
         return
     try:
         result = predict_job(load(job), software=stack)
@@ -67,24 +67,22 @@ def print_problems(error: JobError) -> None:
         typer.echo(f"{problem.field + ': ' if problem.field else ''}{problem.message}{valid}", err=True)
 
 
-def refuse(error: JobError, *, as_json: bool) -> NoReturn:
-    """Exit 2 with every problem on stderr, and as JSON on stdout where that was asked for."""
+def refuse(error: JobError, *, as_json: bool, code: int = 2) -> NoReturn:
+    """Exit ``code`` with every problem on stderr, and as JSON on stdout where that was asked for."""
     print_problems(error)
     if as_json:
         typer.echo(json.dumps({"problems": problem_rows(error)}, ensure_ascii=False))
-    raise typer.Exit(2)
+    raise typer.Exit(code)
 
 
-def _predict_lines(path: str, stack: str) -> None:
+def _predict_lines(path: str, stack: str, *, as_json: bool) -> None:
     """A result for every line that is not blank, in order; a bad job's result is its problems."""
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
-        print_problems(JobError([Problem("", f"{path} is not UTF-8 text ({error.reason})")]))
-        raise typer.Exit(2) from None
+        refuse(JobError([Problem("", f"{path} is not UTF-8 text ({error.reason})")]), as_json=as_json)
     except OSError as error:
-        print_problems(as_job_error(error, path))
-        raise typer.Exit(2) from None
+        refuse(as_job_error(error, path), as_json=as_json)
     bad = False
     for line in lines:
         if not line.strip():

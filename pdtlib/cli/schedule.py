@@ -1,6 +1,7 @@
 """``pdt schedule``: build or read a pipeline schedule, prove it legal, simulate it."""
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +37,7 @@ _FLAGS = {  # what the library calls the flags
     "kept_for_weight": "kept",
 }
 FORMATS = ("table", "text", "csv", "json")
+MOST_FORWARDS = 1_000_000
 
 
 def schedule(
@@ -74,6 +76,13 @@ def schedule(
             raise BadArgument("format", form, valid=FORMATS)
         if bool(name) == bool(file):
             raise BadArgument("name", name, "give a name or --file, one of the two", NAMES)
+        if stages * microbatches * (chunks or 1) > MOST_FORWARDS:
+            raise BadArgument(
+                "microbatches",
+                microbatches,
+                f"{stages} stages would run more forwards than are simulated in some seconds",
+                (f"stages x micro-batches x chunks of at most {MOST_FORWARDS:,}",),
+            )
         table = _read(file) if file else None
         family = FAMILIES.get(name)
         splits = table.splits_backward if table else family is not None and family.splits_backward
@@ -88,9 +97,15 @@ def schedule(
             table = zb_auto(stages, microbatches, costs=costs, memory_cap=memory_cap, kept_for_weight=kept)
         elif table is None:
             table = build(name, stages=stages, microbatches=microbatches, chunks=chunks)
+        if tpair is not None and not table.overlapped:
+            raise BadArgument("pair", tpair, f"no two actions of {table.name} overlap", ("dualpipe",))
         timeline = simulate(table, costs)
+        if not math.isfinite(timeline.makespan):
+            raise BadArgument("forward", tf, "the times add up to more than a number can be")
         if memory_cap is not None:
             check(table, memory_cap=memory_cap, kept_for_weight=kept)
+        elif kept != 1 and name != "zb-auto":
+            raise BadArgument("kept_for_weight", kept, "only counts under --memory-cap, or for zb-auto")
     except (ValueError, OSError) as error:
         _refuse(error, as_json=form == "json")
         return

@@ -70,6 +70,7 @@ def test_for_people(pdt):
         (["--gpus", "8", "--fleet", "mars"], "fleet", "valid: llama3, rsc1"),
         (["--gpus", "8", "--save-s", "0"], "save_s", "valid: above 0"),
         (["--gpus", "8", "--restart-s", "-1"], "restart_s", "valid: 0 or more"),
+        (["--gpus", "8", "--restart-s", "inf"], "restart_s", "valid: 0 or more, in seconds"),
         (["--gpus", "8", "--save-s", "5", "--save-gb-s", "5"], "save_gb_s", "one of the two"),
         (["--gpus", "8", "--save-gb-s", "5"], "save_gb_s", "only a job has a checkpoint's size"),
         (["--gpus", "8", "--gpu-mtbf-h", "0"], "gpu_mtbf_h", "valid: above 0"),

@@ -47,6 +47,12 @@ def here(tmp_path, monkeypatch):
         ("compare folder", "", "holds no finished run"),
         ("dryrun none.toml", "", "cannot read none.toml"),
         ("dryrun cpu.toml --rank 7", "--rank", "the job has ranks 0 to 0"),
+        ("dryrun cpu.toml --rank x", "--rank", "valid integer"),
+        ("predict cpu.toml --nope", "", "--nope"),
+        ("predict cpu.toml extra", "", "unexpected extra argument"),
+        ("predict --jsonl none.jsonl", "", "cannot read none.jsonl"),
+        ("predict --jsonl latin.json", "", "latin.json is not UTF-8 text"),
+        ("plan job.toml --sizes 8", "--sizes", "only counts with --scaling (valid: strong, weak)"),
     ],
 )
 def test_refusals(here, capsys, words, field, told):
@@ -58,7 +64,16 @@ def test_refusals(here, capsys, words, field, told):
     assert "None" not in err
     (problem,) = json.loads(out)["problems"]
     assert problem["field"] == field
-    assert told in problem["message"]
+    assert told.partition(" (valid")[0] in problem["message"]
+
+
+def test_a_folder_that_cannot_be_written(here, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["export", "job.toml", "--to", "megatron", "--out", "latin.json", "--json"])
+    out, err = capsys.readouterr()
+    assert stop.value.code == 1
+    assert "cannot write latin.json: File exists" in err
+    assert [row["field"] for row in json.loads(out)["problems"]] == ["--out"]
 
 
 @pytest.mark.parametrize("number", ["1e400", "-1e400", "NaN"])

@@ -110,6 +110,7 @@ def goodput(
 def _check(**times: float) -> None:
     for name, value in times.items():
         if name == "restart_s":
-            at_least(name, value, 0)
+            if not 0 <= value < math.inf:
+                raise BadArgument(name, value, valid=("0 or more, in seconds",))
         elif not 0 < value < math.inf:
             raise BadArgument(name, value, valid=("above 0, in seconds",))

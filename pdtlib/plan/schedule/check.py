@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pdtlib.plan.arguments import BadArgument, at_least
 from pdtlib.plan.schedule.actions import COMPUTE, Act, Schedule
 from pdtlib.plan.schedule.memory import held_after
 from pdtlib.plan.schedule.replay import Replay, replay
@@ -36,8 +37,13 @@ def check(schedule: Schedule, *, memory_cap: float | None = None, kept_for_weigh
     """Prove ``schedule`` legal, or raise :class:`ScheduleError`.
 
     ``memory_cap`` is the most that a stage may hold, in activations of a whole stage for one micro-batch, of
-    which a weight gradient that is still owed keeps the share ``kept_for_weight``.
+    which a weight gradient that is still owed keeps the share ``kept_for_weight``. Raises ValueError for a
+    cap below 0 or a share outside 0 to 1.
     """
+    if memory_cap is not None:
+        at_least("memory_cap", memory_cap, 0)
+    if not 0 <= kept_for_weight <= 1:
+        raise BadArgument("kept_for_weight", kept_for_weight, valid=("0 to 1",))
     fault = first_fault(schedule, memory_cap=memory_cap, kept_for_weight=kept_for_weight)
     if fault is not None:
         raise ScheduleError(schedule, fault)
