@@ -19,12 +19,14 @@ SCRIPTS = {
     "explorer": "explore/explorer.js",
     "exercise": "exercises/exercise.js",
     "prediction": "explore/prediction.js",
+    "dashboard": "explore/dashboard.js",
 }
 STYLES = {
     "figure": "explore/explorer.css",
     "explorer": "explore/explorer.css",
     "exercise": "exercises/exercise.css",
     "prediction": "explore/prediction.css",
+    "dashboard": "explore/explorer.css",
 }
 _ICON_SCRIPT = re.compile(r'<script[^>]*src="[^"]*/fontawesome\.js[^"]*"[^>]*></script>')
 _OUTPUT = re.compile(r'data-pdt="(\w+)"')

@@ -62,11 +62,19 @@ def prediction_html(payload: dict[str, Any], env: BuildEnvironment) -> str:
     return prediction.static_html(payload)
 
 
+def dashboard_html(payload: dict[str, Any], env: BuildEnvironment) -> str:
+    """The dashboard that opens the files of the reader's own run."""
+    from pdtlib.explore import dashboard
+
+    return dashboard.html()
+
+
 KINDS: dict[str, tuple[str, Callable[[dict[str, Any], BuildEnvironment], str]]] = {
     PLOTLY: ("figure", figure_html),
     PREFIX + "explorer+json": ("explorer", explorer_html),
     PREFIX + "exercise+json": ("exercise", exercise_html),
     PREFIX + "prediction+json": ("prediction", prediction_html),
+    PREFIX + "dashboard+json": ("dashboard", dashboard_html),
 }
 
 

@@ -61,7 +61,7 @@ def html(id: str, state: Mapping[str, Any] | None = None, key: str | None = None
             *_fieldsets(explorer, base, view.limits or {}, key),
             "</form></div>",
             '<div class="pdt-main">',
-            _view_html(view),
+            view_html(view),
             "</div></div>",
             _tools_html(explorer, has_job=bool(view.job)),
             "</section>",
@@ -142,7 +142,8 @@ def _fieldsets(
         yield f"<fieldset>{legend}\n{controls}\n</fieldset>"
 
 
-def _view_html(view: View) -> str:
+def view_html(view: View) -> str:
+    """A view as the page first paints it: figure, legend, numbers, notes and table."""
     data = view.to_dict()
     height = data["figure"]["layout"]["height"]
     return "\n".join(
