@@ -19,9 +19,11 @@ import torch.distributed as dist
 from matrix_cases import Case, job_of, name_of, ranks
 from matrix_run import Reference, one_process, reference_key, run
 
-from pdtlib.engine.dist import spawn
+from pdtlib.engine.dist import RankError, spawn
 
 SEED = 0
+TOGETHER = 30
+"""Cases that one set of processes runs; one that breaks off takes the others of its set with it."""
 
 
 def references(cases: list[Case]) -> dict[str, Reference]:
@@ -75,11 +77,19 @@ def check(cases: list[Case], *, seconds: float) -> tuple[dict[str, list[str] | N
             continue
         needed = {reference_key(job_of(case)) for case in mine}
         known = {key: value for key, value in expected.items() if key in needed}
-        by_rank = spawn(run_all, size, mine, known, stop, timeout_s=seconds + 300, group_timeout_s=120)
-        cpu_s += sum(used for _, used in by_rank)
-        for case, *found in zip(mine, *(verdict for verdict, _ in by_rank), strict=True):
-            lines = [f"rank {rank}: {line}" for rank, some in enumerate(found) for line in some or []]
-            verdicts[name_of(case)] = None if found[0] is None else lines
+        for some in (mine[at : at + TOGETHER] for at in range(0, len(mine), TOGETHER)):
+            try:
+                by_rank = spawn(
+                    run_all, size, some, known, stop, timeout_s=seconds + 300, group_timeout_s=120
+                )
+            except (RankError, TimeoutError) as error:
+                text = str(error)
+                verdicts |= {name_of(case): [text] if name_of(case) in text else None for case in some}
+                continue
+            cpu_s += sum(used for _, used in by_rank)
+            for case, *found in zip(some, *(verdict for verdict, _ in by_rank), strict=True):
+                lines = [f"rank {rank}: {line}" for rank, one in enumerate(found) for line in one or []]
+                verdicts[name_of(case)] = None if found[0] is None else lines
     return verdicts, cpu_s
 
 

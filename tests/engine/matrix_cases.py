@@ -1,7 +1,8 @@
 """Cases of the matrix: models, layouts and settings, all that can be combined and a part that covers pairs.
 
 A case is one level of every factor. :func:`valid` says which combinations exist, :func:`covering` picks few
-cases in which every pair of levels that can occur together does, :func:`full` every model, layout and ZeRO
+cases in which every pair of levels that can occur together does (:func:`for_ci` a cheaper part of them),
+:func:`full` every model, layout and ZeRO
 stage with the other factors dealt out so that each layout meets all of their levels.
 """
 
@@ -76,7 +77,7 @@ def job_of(case: Case) -> Job:
     pp = case["pp"]
     positions = pp * (CHUNKS.get(case["schedule"], 1) if pp > 1 else 1)
     model = {
-        "layers": next(layers for layers in (3, 5, 8) if layers >= positions),
+        "layers": next(layers for layers in (2, 3, 5, 8) if layers >= positions),
         "hidden": 16, "heads": 4, "seq": SEQ,
         **MODELS[case["model"]],
     }  # fmt: skip
@@ -123,7 +124,8 @@ def pairs_of(case: Case) -> set[tuple[str, Any, str, Any]]:
 def covering(cases: list[Case], *, seed: int = 0, tries: int = 60) -> list[Case]:
     """Few of ``cases`` in which every pair occurs that occurs in any of them.
 
-    Greedy: of some cases that have a pair not yet covered, the one that covers most of those is taken.
+    Greedy: of some cases that have a pair not yet covered, the one is taken that covers most of those for
+    the processes that it needs.
     """
     draw = random.Random(seed)
     pairs = [pairs_of(case) for case in cases]
@@ -137,11 +139,24 @@ def covering(cases: list[Case], *, seed: int = 0, tries: int = 60) -> list[Case]
         candidates = where[next(iter(missing))]
         best = max(
             draw.sample(candidates, min(tries, len(candidates))),
-            key=lambda index: sum(pair in missing for pair in pairs[index]),
+            key=lambda index: sum(pair in missing for pair in pairs[index]) / (ranks(cases[index]) + 2),
         )
         chosen.append(cases[best])
         for pair in pairs[best]:
             missing.pop(pair, None)
+    return chosen
+
+
+def for_ci(cases: list[Case], *, seed: int = 0, num_large: int = 6) -> list[Case]:
+    """All pairs that occur on up to 4 processes, and the cases on 8 that have the most of the others."""
+    small = covering([case for case in cases if ranks(case) <= 4], seed=seed)
+    covered = set().union(*map(pairs_of, small))
+    large = [case for case in covering(cases, seed=seed) if ranks(case) == 8]
+    chosen = list(small)
+    for _ in range(num_large):
+        best = max(large, key=lambda case: len(pairs_of(case) - covered))
+        covered |= pairs_of(best)
+        chosen.append(best)
     return chosen
 
 

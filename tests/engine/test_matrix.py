@@ -1,4 +1,4 @@
-"""The part of the matrix that covers all pairs, on 1 to 8 processes; ``make matrix`` runs all of it."""
+"""A part of the matrix: all pairs on 1 to 4 processes, some on 8. ``make matrix`` runs all of it."""
 
 import matrix
 import matrix_cases
@@ -14,12 +14,14 @@ def everything() -> list[matrix_cases.Case]:
 
 @pytest.fixture(scope="module")
 def chosen(everything: list[matrix_cases.Case]) -> list[matrix_cases.Case]:
-    return matrix_cases.covering(everything, seed=matrix.SEED)
+    return matrix_cases.for_ci(everything, seed=matrix.SEED)
 
 
 def test_every_pair_is_covered(everything: list[matrix_cases.Case], chosen: list[matrix_cases.Case]) -> None:
-    pairs = set().union(*map(matrix_cases.pairs_of, everything))
-    assert set().union(*map(matrix_cases.pairs_of, chosen)) == pairs
+    small = [case for case in everything if matrix_cases.ranks(case) <= 4]
+    pairs = set().union(*map(matrix_cases.pairs_of, small))
+    assert pairs <= set().union(*map(matrix_cases.pairs_of, chosen))
+    assert sum(matrix_cases.ranks(case) == 8 for case in chosen) == 6
     assert len(chosen) < 0.002 * len(everything)
     assert len(set(map(matrix_cases.name_of, chosen))) == len(chosen), "a name is one case"
     levels = {factor: {case[factor] for case in chosen} for factor in matrix_cases.FACTORS}
