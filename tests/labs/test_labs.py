@@ -28,6 +28,7 @@ def test_every_lab_has_its_parts() -> None:
         "04_pipeline",
         "05_3d_parallel",
         "06_sequence_parallel",
+        "07_configurations",
     ]
     for folder in FOLDERS:
         assert (folder / "README.md").exists()
