@@ -151,6 +151,7 @@ class Run:
         self.case = case
         mesh = mesh_of(case.dp, case.pp)
         self.dp, self.pp = mesh.group("dp"), mesh.group("pp")
+        self.pp.ledger.clear()  # of the case before this one: they share the mesh
         # Other seeds on other replicas: training must start from the values of the first one.
         parts = build_parts(case, self.pp.rank, seed=3 + self.dp.rank)
         self.pipeline = Pipeline(parts, self.pp, schedule=case.schedule)
