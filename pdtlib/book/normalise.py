@@ -121,7 +121,7 @@ def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
     from nbclient import NotebookClient
 
     client = NotebookClient(
-        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": folder}}
+        notebook, timeout=900, kernel_name="python3", resources={"metadata": {"path": folder}}
     )
     return client.execute()
 
