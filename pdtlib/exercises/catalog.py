@@ -49,6 +49,7 @@ EXERCISES = {
         _browser("ch08-mfu-traps", "MFU and HFU, past the traps", "utilisation"),
         _browser("ch08-exposed-time", "Exposed communication, by unions of intervals", "exposed"),
         _browser("ch08-diagnose", "What is wrong with this step?", "diagnose"),
+        _browser("ch10-capstone", "The capstone: a job under a budget", "write_job"),
     )
 }
 

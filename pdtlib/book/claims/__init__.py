@@ -28,6 +28,7 @@ MODULES = (
     "section7_overlap",
     "section8",
     "section9",
+    "section10",
 )
 """Where the claims stand, in the article's order."""
 
