@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -14,12 +15,15 @@ from pdtlib.figures.amounts import gb_words, time_words
 from pdtlib.figures.words import say
 from pdtlib.plan import presets
 from pdtlib.plan.job import Job, from_dict, to_toml
+from pdtlib.plan.params import count
 from pdtlib.plan.planner import Plan, Ranking, plan
+from pdtlib.plan.states import ZERO
 from pdtlib.plan.units import DAY_S, percent_text
 
-MODELS = ("llama2-7b", "llama2-70b", "gpt3-175b")
+MODELS = ("llama3-8b", "llama2-70b", "gpt3-175b")
 GPUS = (8, 32, 128, 512)
 CLUSTERS = ("dgx-a100", "dgx-h100")
+GPU = "A100-SXM4-80"
 BATCH = 512
 TOP = 6
 TOKENS = 1e12
@@ -49,7 +53,7 @@ def _view(values: Values) -> View:
     return View(
         figure=drawing.figure(ranking.plans, chosen=index, capacity_bytes=capacity, control="rank"),
         summary=say(
-            "planner.summary",
+            "planner.summary" if index else "planner.summary_best",
             rank=index + 1,
             plan=drawing.plan_words(chosen),
             step=time_words(chosen.time.step_s),
@@ -165,9 +169,13 @@ def _notes(chosen: Plan, ranking: Ranking) -> tuple[str, ...]:
 
 
 def _adopt(job: Job) -> dict[str, Any]:
-    state: dict[str, Any] = {"gpus": sizes.nearest(GPUS, job.hardware.n_gpus)}
-    if job.model.name in MODELS:
-        state["model"] = job.model.name
+    """The model nearest in size, on as many GPUs as the job has, or at least its states need."""
+    params = {name: count(presets.model(name)).total for name in MODELS}
+    wanted = count(job.model).total
+    model = min(params, key=lambda name: (abs(math.log(params[name] / wanted)), name))
+    least = ZERO.total * params[model] / presets.GPUS[GPU].memory_bytes
+    enough = tuple(gpus for gpus in GPUS if gpus > least)
+    state: dict[str, Any] = {"model": model, "gpus": sizes.nearest(enough, job.hardware.n_gpus)}
     for cluster in CLUSTERS:
         if presets.CLUSTERS[cluster]["gpu"] == job.hardware.gpu:
             state["cluster"] = cluster

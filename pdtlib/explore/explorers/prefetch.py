@@ -129,7 +129,12 @@ EXPLORER = Explorer(
             label=say("prefetch.uneven"),
             default=1,
             group=_PASS,
-            options=scale(UNEVEN, lambda times: say("prefetch.uneven_text", times=times)),
+            options=scale(
+                UNEVEN,
+                lambda times: say(
+                    "prefetch.uneven_text" if times > 1 else "prefetch.uneven_even", times=times
+                ),
+            ),
         ),
     ),
     view=_view,
