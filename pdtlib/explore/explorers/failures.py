@@ -237,7 +237,9 @@ EXPLORER = Explorer(
             label=say("failures.restart"),
             default=0.0,
             group=_SAVING,
-            options=scale(RESTARTS_S, time_words),
+            options=scale(
+                RESTARTS_S, lambda seconds: time_words(seconds) if seconds else say("failures.restart_none")
+            ),
         ),
         Slider(
             name="interval",
