@@ -77,7 +77,7 @@ def job_of(case: Case) -> Job:
     pp = case["pp"]
     positions = pp * (CHUNKS.get(case["schedule"], 1) if pp > 1 else 1)
     model = {
-        "layers": next(layers for layers in (2, 3, 5, 8) if layers >= positions),
+        "layers": next(layers for layers in (3, 5, 8) if layers >= positions),
         "hidden": 16, "heads": 4, "seq": SEQ,
         **MODELS[case["model"]],
     }  # fmt: skip
