@@ -14,6 +14,7 @@ PAGES = {
     "chapters/02_data_parallel.html": 2,
     "chapters/04_pipeline_parallel.html": 2,
     "chapters/05_3d_parallel.html": 2,
+    "chapters/08_efficiency.html": 2,
     "chapters/10_conclusion.html": 3,
 }
 
