@@ -123,6 +123,12 @@ def test_a_run_without_failures():
     assert [event.kind for event in run.events] == ["work", "save"] * 3
 
 
+@pytest.mark.parametrize("interval", [0.1, 1.1, 6980.7])
+def test_rounding_leaves_no_sliver_of_work_to_save(interval):
+    run = simulate_run(10 * interval, mtbf_s=1e15, save_s=5, interval_s=interval)
+    assert sum(event.kind == "save" for event in run.events) == 10
+
+
 def test_a_run_that_cannot_end_says_so():
     with pytest.raises(ValueError, match=r"interval_s=500: 0 s of 1000 s are done after"):
         simulate_run(1000, mtbf_s=10, save_s=10, interval_s=500)
