@@ -1,11 +1,11 @@
 def forecast(brief, layout, mfu):
-    """GB of states on a GPU, the bubble's share, and days of training."""
+    """GB of states on a GPU, bubble, days."""
     return {"state_gb": 0.0, "bubble": 0.0, "days": 0.0}
 
 
 def write_job(brief, predict):
-    """The job that is soonest done within brief.budget_gpu_hours."""
-    # The smallest cluster, everything sharded and recomputed. What would you rather do?
+    """The job soonest done within the budget."""
+    # The smallest cluster, all sharded and recomputed.
     gpus = min(brief.sizes)
     return {
         "model": {"preset": brief.model},
