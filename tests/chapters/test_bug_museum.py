@@ -2,7 +2,7 @@
 
 import pytest
 
-from pdtlib.book.museum import EXHIBITS, Exhibit, differences
+from pdtlib.book.museum import EXHIBITS, Exhibit, differences, shown
 
 
 @pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda exhibit: exhibit.id)
@@ -26,3 +26,14 @@ def test_the_values_of_the_reports() -> None:
     assert found["norm"].one() == pytest.approx(sum(x * x for x in (1, 2, 3, 5, 8, 1, 2, 4, 12)) ** 0.5)
     assert found["bias"].faulty(4) - found["bias"].one() == pytest.approx(30)
     assert found["tied"].one() == [27.5, 27.5]
+
+
+def test_on_one_rank_nine_of_twelve_are_right() -> None:
+    wrong = {exhibit.id for exhibit in EXHIBITS if 1 in differences(exhibit.faulty, exhibit.one)}
+    assert wrong == {"batch", "tied", "resume"}
+
+
+def test_the_table_says_where_the_fault_shows() -> None:
+    layers = next(exhibit for exhibit in EXHIBITS if exhibit.id == "layers")
+    assert [row[2] for row in shown(layers).rows] == ["equal", "equal", "differs"]
+    assert {row[3] for exhibit in EXHIBITS for row in shown(exhibit).rows} == {"equal"}

@@ -106,7 +106,7 @@ EXHIBITS = (
     Exhibit(
         id="resume",
         title="Each worker goes on at its own position",
-        symptom="After a restart with fewer workers some samples are read again and others never.",
+        symptom="After a restart with fewer workers some samples are read twice in an epoch.",
         lesson="Make the batch a function of the step; deal out what is left.",
         one=programs.samples_of_one,
         faulty=programs.samples_by_position,

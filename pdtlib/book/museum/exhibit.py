@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from pdtlib.book.tables import Table
+
 WORLDS = (1, 2, 4)
 
 
@@ -39,6 +41,33 @@ def differences(
         if not _same(expected, got):
             found[ranks] = (expected, got)
     return found
+
+
+def shown(exhibit: Exhibit) -> Table:
+    """What the test says of an exhibit's faulty and of its mended form, for each number of ranks."""
+    wrong, right = differences(exhibit.faulty, exhibit.one), differences(exhibit.mended, exhibit.one)
+    return Table(
+        f"One process gives {_told(exhibit.one())}",
+        ("ranks", "the program above", "found", "mended"),
+        [
+            (
+                ranks,
+                _told(exhibit.faulty(ranks)),
+                "differs" if ranks in wrong else "equal",
+                "differs" if ranks in right else "equal",
+            )
+            for ranks in WORLDS
+        ],
+        text_columns=(1, 2, 3),
+    )
+
+
+def _told(value: Any) -> str:
+    """A value in a few words: the first entries of a long list."""
+    if not isinstance(value, list):
+        return f"{value:,.6g}"
+    first = ", ".join(f"{item:.3g}" for item in value[:8])
+    return first if len(value) <= 8 else f"{first}, … ({len(value)} in all, {len(set(value))} different)"
 
 
 def _same(expected: Any, got: Any) -> bool:
