@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,13 +18,15 @@ BUBBLE = Part("bubble", "c5", "x")
 EXPOSED = Part("exposed", "c2", "/")
 PARTS = (COMPUTE, BUBBLE, EXPOSED)
 MEMORY = Part("memory", "c3", ".")
+NANO = 9  # decimals of a second
 
 
 def spent_s(plan: Plan, part: Part) -> float:
     """Seconds of a step that go into a part; the parts add up to the step."""
     if part is COMPUTE:
         return plan.time.compute_s
-    return plan.time.bubble_s if part is BUBBLE else sum(plan.time.exposed_s.values())
+    seconds = plan.time.bubble_s if part is BUBBLE else math.fsum(plan.time.exposed_s.values())
+    return round(seconds, NANO)  # what rounding leaves of nothing is nothing
 
 
 def plan_words(plan: Plan) -> str:

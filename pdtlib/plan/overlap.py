@@ -5,6 +5,7 @@ and the bucket before it has left the link. What ends after the backward pass is
 arXiv:2006.15704, section 3.2).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -119,4 +120,4 @@ def prefetch_timeline(gathers_s: Sequence[float], computes_s: Sequence[float], *
         begin = max(link_free, done[-1] if done else 0.0)
         spans.append(Span("compute", f"layer {number}", begin, begin + compute))
         done.append(begin + compute)
-    return Overlap(tuple(spans), sum(computes_s), sum(gathers_s), done[-1])
+    return Overlap(tuple(spans), math.fsum(computes_s), math.fsum(gathers_s), done[-1])
