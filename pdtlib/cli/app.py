@@ -78,7 +78,7 @@ def run_command(name: str, words: list[str]) -> None:
     except SystemExit as stop:
         # Typer ends a wrong call by itself, with the text on stderr; --json promises it on stdout too.
         wrong = stop.__context__
-        if "--json" in words and hasattr(wrong, "format_message"):
+        if "--json" in words and wrong is not None and hasattr(wrong, "format_message"):
             field = next(iter(getattr(getattr(wrong, "param", None), "opts", ())), "")
             problem = {"field": field, "message": wrong.format_message(), "valid": []}
             print(json.dumps({"problems": [problem]}, ensure_ascii=False))

@@ -21,12 +21,13 @@ def grad_norm(flats: Sequence[Flat], group: Group, *, cut: ModelCut | None = Non
     """
     if not flats:
         return 0.0
+    dealt_out = None if cut is None else cut.experts
     experts = [flat for flat in flats if cut is not None and cut.is_expert(flat.slots[0].param)]
     total = _total([flat for flat in flats if flat not in experts], cut, like=flats[0])
     of_experts = _total(experts, cut, like=flats[0])
     sharded = any(flat.parts > 1 for flat in flats)
-    if experts and not sharded:
-        start_all_reduce(of_experts, cut.experts.shared_by, phase="grad_norm").wait()
+    if dealt_out is not None and experts and not sharded:
+        start_all_reduce(of_experts, dealt_out.shared_by, phase="grad_norm").wait()
     total += of_experts
     if sharded:
         start_all_reduce(total, group, phase="grad_norm").wait()

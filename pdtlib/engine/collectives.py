@@ -88,8 +88,14 @@ def start_all_to_all(
     _demand_contiguous("all_to_all", out)
     if group.size == 1:
         return Pending(group, name, []).then(lambda: _place(out, buffer))
-    splits = [None if sizes is None else list(sizes) for sizes in (receive, send)]
-    work = dist.all_to_all_single(out, buffer, *splits, group=group.process_group, async_op=True)
+    work = dist.all_to_all_single(
+        out,
+        buffer,
+        None if receive is None else list(receive),
+        None if send is None else list(send),
+        group=group.process_group,
+        async_op=True,
+    )
     return Pending(group, name, [work])
 
 

@@ -5,10 +5,12 @@ be told; then experts go to their ranks of ep, and layers are cut over tp; then 
 replica, whose buffers hold what is left of each parameter, over dp × cp.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
+from torch import nn
 
 from pdtlib.engine.context_parallel import ContextSplit, context_parallel
 from pdtlib.engine.data_parallel import data_parallel
@@ -115,6 +117,9 @@ def parallelize(
         )
         for model in models
     ]
+    pipeline: Pipeline | None
+    module: nn.Module
+    wrap: Callable[..., Replica]
     if job.parallel.pp == 1:
         pipeline, module, cut, wrap = None, models[0], cuts[0], partial(data_parallel, models[0])
     else:

@@ -326,8 +326,9 @@ def _tuned() -> Finding:
     costs = Costs(forward=1, backward_input=2, backward_weight=0)
 
     def idle(micro_batches: int, chunks: int = 1) -> float:
-        name, more = ("interleaved", {"chunks": chunks}) if chunks > 1 else ("1f1b", {})
-        return simulate(build(name, stages=4, microbatches=micro_batches, **more), costs).bubble_fraction
+        name = "interleaved" if chunks > 1 else "1f1b"
+        table = build(name, stages=4, microbatches=micro_batches, chunks=chunks if chunks > 1 else None)
+        return simulate(table, costs).bubble_fraction
 
     needed = next(m for m in range(1, 99) if idle(m) <= 0.1)
     return Finding(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -59,7 +60,7 @@ class MoE(nn.Module):
         self.router = nn.Linear(model.hidden, moe.experts, bias=False)
         self.experts = nn.ModuleDict({str(j): Mlp(model, bias=False) for j in range(moe.experts)})
         self.balance = balance
-        self.exchange = AtHome()  # replaced where ranks share the experts
+        self.exchange: Any = AtHome()  # replaced where ranks share the experts
         self.begin: Callable[[Tensor], Tensor] = _same  # replaced where the experts are cut
         self.end: Callable[[Tensor], Tensor] = _same
         self.numbers: Callable[[Tensor, int], list[list[int]]] = numbers_of

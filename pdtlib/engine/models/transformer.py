@@ -73,6 +73,7 @@ class Layer(nn.Module):
     def _forward(self, x: Tensor, tables: tuple[Tensor, Tensor] | None) -> Tensor:
         x = x + self.dropout(self.attn(self.attn_norm(x), tables))
         network = self.mlp if self.moe is None else self.moe
+        assert network is not None
         return x + self.dropout(network(self.mlp_norm(x)))
 
 
@@ -145,7 +146,10 @@ class Transformer(nn.Module):
     @property
     def tied_weight(self) -> nn.Parameter | None:
         """What the first and the last part of a model with a tied embedding both have."""
-        return self.embed.weight if self.model.tied_embeddings and self.embed is not None else None
+        if not self.model.tied_embeddings or self.embed is None:
+            return None
+        assert isinstance(self.embed.weight, nn.Parameter)
+        return self.embed.weight
 
     def forward(self, x: Tensor) -> Tensor:
         seq = x.shape[1] if self.first else x.shape[1] * self.sequence_parts
@@ -162,10 +166,12 @@ class Transformer(nn.Module):
             x = layer(x, tables)
         if self.norm is None:
             return x
-        weight = self.embed.weight if self.head is None else self.head.weight
-        return self.output(self.norm(x), weight)  # [B, S, V]
+        head = self.embed if self.head is None else self.head
+        assert head is not None
+        return self.output(self.norm(x), head.weight)  # [B, S, V]
 
     def _embedded(self, tokens: Tensor, where: Tensor) -> Tensor:
+        assert self.embed is not None
         x = self.embed(tokens)  # [B, S, h]
         if self.positions is not None:
             x = x + self.positions(where)

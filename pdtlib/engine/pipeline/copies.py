@@ -42,7 +42,7 @@ def take_over(tensors: Sequence[torch.Tensor], group: Group, *, partner: int, mi
     for tensor in tensors:
         copy = tensor.detach().contiguous()
         message = dist.isend if mine else dist.irecv
-        message(copy, peer, group=group.process_group).wait()
+        Pending(group, "init", [message(copy, peer, group=group.process_group)]).wait()
         if mine:
             group.ledger.record(
                 axis=group.axis,

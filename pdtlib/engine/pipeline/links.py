@@ -61,6 +61,7 @@ class Sender(Link):
             self.agree(x)
             if self.kind == "F":  # what comes back looks the same
                 self._start(_header(x).to(self.device), "init")
+        assert self.shape is not None
         if (x.shape, x.dtype) != (self.shape, self.dtype):
             raise ValueError(
                 f"the output before position {self.position} is {tuple(x.shape)} {x.dtype}, in the first "
@@ -111,7 +112,8 @@ class Receiver(Link):
         self._num_due += 1
         if self.shape is None:
             header = torch.empty(MAX_DIMS + 2, dtype=torch.int64, device=self.device)
-            dist.irecv(header, self.peer, group=self.group.process_group, tag=self.tag).wait()
+            work = dist.irecv(header, self.peer, group=self.group.process_group, tag=self.tag)
+            Pending(self.group, "header", [work]).wait()
             self.shape, self.dtype = _read(header)
         self._post()
 

@@ -77,6 +77,7 @@ class Pipeline:
         if not found or self.layout.length == 1:
             return None
         weight = found[0].tied_weight
+        assert isinstance(weight, nn.Parameter)
         for part in found[1:]:
             for module in part.modules():
                 for name, param in module.named_parameters(recurse=False):

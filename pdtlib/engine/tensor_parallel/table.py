@@ -228,6 +228,7 @@ class Cutter:
         self.shared |= {id(param) for param in module.router.parameters()}
         for expert in module.experts.values():
             for child, linear in expert.named_children():
+                assert isinstance(linear, nn.Linear)
                 linear.weight = cut_parameter(linear.weight, self.group, dim=1 if child == "down" else 0)
             self.cut |= {id(param) for param in expert.parameters()}
 

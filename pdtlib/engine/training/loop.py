@@ -89,8 +89,8 @@ def train(run: Run, companion: Companion | None = None) -> None:
             report.begin_step()
             companion.before_step(step)
             learning_rate = warm_up(settings, step)
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate
+            for options in optimizer.param_groups:
+                options["lr"] = learning_rate
 
             with report.timeline.span("data", "batch"):
                 batch = micro_batches(parts, run.batches, step)

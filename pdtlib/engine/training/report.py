@@ -126,7 +126,7 @@ class Report:
         if self.rank != 0:
             return
         bubble_s = covered_s(spans, "wait pp")
-        metrics = {
+        metrics: dict[str, Any] = {
             "step": step,
             "loss": found.loss,
             "grad_norm": found.grad_norm if math.isfinite(found.grad_norm) else None,

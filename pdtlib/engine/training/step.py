@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -73,7 +74,7 @@ def compute_gradients(
     for balance in parts.balances():
         balance.scale = float(optimizer.scale(torch.ones(()))) / len(micro_batches)
     inputs = [tokens for tokens, _ in micro_batches]
-    run = partial(_one_after_the_other, parts.replica, span=span)
+    run: Callable[..., Any] = partial(_one_after_the_other, parts.replica, span=span)
     if parts.pipeline is not None:
         run = parts.pipeline.step
     run(inputs, loss=loss_of, begin=partial(parts.dropout.begin, step))

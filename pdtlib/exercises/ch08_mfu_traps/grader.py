@@ -39,8 +39,11 @@ def described(model: Model, recompute: str, rng: random.Random) -> tuple[dict[st
         "sparse_tflops": 2 * gpu.peak_flops / 1e12,
         "recompute": recompute,
     }
-    time = {"seconds": step_ms / 1e3, "num_gpus": gpus, "peak_flops": gpu.peak_flops}
-    return run, flops.mfu(work, **time), flops.mfu(executed, **time)
+    shares = [
+        flops.mfu(counted, seconds=step_ms / 1e3, num_gpus=gpus, peak_flops=gpu.peak_flops)
+        for counted in (work, executed)
+    ]
+    return run, shares[0], shares[1]
 
 
 def grade(code: ReaderCode, rng: random.Random) -> Iterator[Check]:
