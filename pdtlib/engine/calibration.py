@@ -64,11 +64,15 @@ def effort(device: str, *, short: bool) -> Effort:
     return Effort(matmuls=sizes, messages=messages, hidden=256, tokens=256, elements=2**21, seconds=seconds)
 
 
+MOST_CPU_RANKS = 64
+"""More processes on one machine's cores measure nothing but their scheduling."""
+
+
 def calibrate(*, ranks: int | None = None, short: bool = False, device: str = "auto") -> Hardware:
     """The hardware of this machine, measured with 1, 2, 4 ... ``ranks`` processes.
 
     ``ranks`` defaults to the number of GPUs, or of the processor's cores but 8 at most. Raises ValueError for
-    a device that is not here, or fewer than one rank.
+    a device that is not here, or another number of ranks than it can have.
     """
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device={device!r}; valid: auto, cpu, cuda")
@@ -78,8 +82,9 @@ def calibrate(*, ranks: int | None = None, short: bool = False, device: str = "a
     kind = "cuda" if gpus and device != "cpu" else "cpu"
     most = gpus if kind == "cuda" else min(8, os.cpu_count() or 1)
     ranks = most if ranks is None else ranks
-    if ranks < 1 or (kind == "cuda" and ranks > gpus):
-        raise ValueError(f"ranks={ranks}; valid: 1 or more" + (f", at most {gpus}" if kind == "cuda" else ""))
+    limit = gpus if kind == "cuda" else MOST_CPU_RANKS
+    if not 1 <= ranks <= limit:
+        raise ValueError(f"ranks={ranks}; valid: 1 to {limit}")
     counts = sorted({ranks, *(2**power for power in range(ranks.bit_length()) if 2**power < ranks)})
     compute: list[ComputeRate] = []
     collectives: list[CollectiveRate] = []

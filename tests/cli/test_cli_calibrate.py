@@ -100,6 +100,7 @@ def test_a_run_beside_its_prediction(calibrated):
     [
         (["--out", "here.txt"], 2, "must end in .toml"),
         (["--ranks", "0"], 2, "ranks=0"),
+        (["--device", "cpu", "--ranks", "1000000"], 2, "valid: 1 to 64"),
         (["--device", "tpu"], 2, "device='tpu'"),
         (["--device", "cpu", "--ranks", "1", "--short", "--out", "no/where.toml"], 1, "cannot write"),
     ],
