@@ -165,4 +165,5 @@ def test_a_planted_wrong_number_is_found(path, tmp_path):
 def test_every_deterministic_cell_is_compared(path):
     """No cell without a count slips through, and the notebook does compare numbers."""
     assert normalise.problems(normalise.read(path)) == []
-    assert len(list(compared_numbers(normalise.read(path)))) >= 3
+    fewest = 3 if path.stem[:2].isdigit() else 1  # chapters; other pages may be one list
+    assert len(list(compared_numbers(normalise.read(path)))) >= fewest
