@@ -147,4 +147,4 @@ def test_the_register_page_holds_every_claim_and_leads_to_its_chapter() -> None:
     verdicts = re.findall(r'data-verdict="([^"]+)"', markup)
     counted = claims.counted(*{claim.section for claim in claims.register()})
     assert Counter(verdicts) == counted
-    assert chapter_of("2.3") == "02_data_parallel"
+    assert (chapter_of("0"), chapter_of("2.3")) == ("01_one_gpu", "02_data_parallel")

@@ -85,7 +85,6 @@ def _entry(claim: Claim) -> str:
 
 
 def chapter_of(section: str) -> str:
-    """The name of the page on which a section's claims stand, as seen from the register's page."""
-    number = section.partition(".")[0]
-    found = sorted(CHAPTERS.glob(f"{int(number):02d}_*.ipynb")) if number.isdigit() else []
-    return found[0].stem if found else "../intro"
+    """The page on which a section's claims stand; chapter 1 has those of the introduction, section 0."""
+    number = max(1, int(section.partition(".")[0]))
+    return next(CHAPTERS.glob(f"{number:02d}_*.ipynb")).stem
