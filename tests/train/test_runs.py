@@ -99,7 +99,7 @@ def test_states_and_messages_are_exactly_the_predicted_ones(
 @pytest.mark.parametrize("layout", [(1, 0), (4, 3)])
 def test_the_run_directory_is_complete(runs: dict[tuple[int, int], Path], layout: tuple[int, int]) -> None:
     out, (ranks, stage) = runs[layout], layout
-    assert sorted(path.name for path in out.iterdir()) == sorted(FILES)
+    assert {path.name for path in out.iterdir()} == set(FILES) - {"samples", "identity"}  # of elastic runs
     job = load(out.parent / "job.toml")
     assert load(out / "job.json") == replace(job, {"hardware.n_gpus": ranks, "train.zero_stage": stage})
     metrics = read_metrics(out)
