@@ -68,6 +68,8 @@ def _rows(
     job: Job, ranks: list[dict[str, Any]], pairs_of: Callable[[Job, dict[str, Any]], dict[str, Pair]]
 ) -> Iterator[tuple[str, float, float]]:
     """The quantities of ``pairs_of`` (name -> predicted, measured), of one rank for every stage."""
+    if len(ranks) != job.parallel.world_size:
+        raise ValueError(f"{len(ranks)} ranks, but the job has {job.parallel.world_size}")
     found: dict[str, list[Pair]] = {}
     for stage in range(job.parallel.pp):
         for rank in ranks:
