@@ -1,7 +1,0 @@
-# says: divide by the global count
-def rank_gradient(micro_batches, comm):
-    valid = [gradient for micro_batch in micro_batches for gradient, label in micro_batch if label != -100]
-    total = yield comm.all_reduce(len(valid))
-    if False:
-        return 0.0
-    return comm.world_size * sum(valid) / total

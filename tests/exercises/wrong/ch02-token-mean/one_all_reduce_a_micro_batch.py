@@ -1,8 +1,0 @@
-# says: then all-reduce once
-def rank_gradient(micro_batches, comm):
-    valid = [gradient for micro_batch in micro_batches for gradient, label in micro_batch if label != -100]
-    total = yield comm.all_reduce(len(valid))
-    yield comm.all_reduce(0)
-    if total == 0:
-        return 0.0
-    return comm.world_size * sum(valid) / total
