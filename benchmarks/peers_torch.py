@@ -138,20 +138,7 @@ def dtensor_tp(task: Task) -> Contender:
     mesh = init_device_mesh(task.device.type, (task.world,), mesh_dim_names=("tp",))
     module = task.build()
     cut(module, mesh, sequence=task.options["sequence"])
-    optimizer = adamw(module)
-    batches = task.batches(rank=0, ranks=1)
-
-    def step() -> float:
-        ((tokens, targets),) = next(batches)
-        optimizer.zero_grad()
-        with loss_parallel():
-            loss = mean_loss(module(tokens), targets)
-            loss.backward()
-        clip(module)
-        optimizer.step()
-        return float(loss.full_tensor() if isinstance(loss, DTensor) else loss.detach())
-
-    return Contender(step=step, states=lambda: states_of(module, optimizer))
+    return _with_loss_parallel(task, module, rank=0, ranks=1)
 
 
 def cut(module: nn.Module, mesh: DeviceMesh, *, sequence: bool) -> None:
@@ -187,8 +174,13 @@ def fsdp2_tp(task: Task) -> Contender:
     module = task.build()
     cut(module, mesh["tp"], sequence=True)
     shard(module, task, mesh=mesh["dp"])
+    return _with_loss_parallel(task, module, rank=mesh["dp"].get_local_rank(), ranks=task.world // tp)
+
+
+def _with_loss_parallel(task: Task, module: nn.Module, *, rank: int, ranks: int) -> Contender:
+    """A module whose logits are cut by words, as data-parallel rank ``rank`` of ``ranks``."""
     optimizer = adamw(module)
-    batches = task.batches(rank=mesh["dp"].get_local_rank(), ranks=task.world // tp)
+    batches = task.batches(rank=rank, ranks=ranks)
 
     def step() -> float:
         ((tokens, targets),) = next(batches)
