@@ -1,8 +1,10 @@
-"""Controls that several explorers share: which model (or how many parameters), which GPU."""
+"""Controls that several explorers share: which model (or how many parameters), which GPU, which pass."""
 
 from __future__ import annotations
 
-from pdtlib.explore.controls import Choice, Number
+from collections.abc import Sequence
+
+from pdtlib.explore.controls import Choice, Number, Slider, scale
 from pdtlib.explore.explorer import Values
 from pdtlib.figures.amounts import count_words, gb_words
 from pdtlib.figures.words import say
@@ -61,6 +63,40 @@ def model_controls(default: str, *, group: str = "") -> tuple[Choice, Number]:
         suggestions=("1B", "13B", "175B", "1T"),
     )
     return choice, own
+
+
+def preset_control(default: str, names: Sequence[str], *, group: str, label: str = "") -> Choice:
+    """A choice among models by name."""
+    return Choice(
+        name="model",
+        label=label or say("size.label"),
+        default=default,
+        group=group,
+        options=tuple((name, named_text(name)) for name in names),
+        job_field="model.preset",
+    )
+
+
+def seq_control(default: int, lengths: tuple[int, ...], *, group: str) -> Slider:
+    """The length of a sequence in tokens."""
+    return Slider(
+        name="seq",
+        label=say("memory.seq"),
+        default=default,
+        group=group,
+        options=scale(lengths, lambda seq: f"{seq:,}"),
+    )
+
+
+def direction_control(*, group: str) -> Choice:
+    """Forward or backward pass."""
+    return Choice(
+        name="direction",
+        label=say("split.direction"),
+        default="forward",
+        group=group,
+        options=(("forward", say("split.forward")), ("backward", say("split.backward"))),
+    )
 
 
 def num_params(values: Values) -> int:

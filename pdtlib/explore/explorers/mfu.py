@@ -206,14 +206,7 @@ EXPLORER = Explorer(
     title=say("mfu.title"),
     lead=say("mfu.lead"),
     controls=(
-        Choice(
-            name="model",
-            label=say("mfu.model"),
-            default="mt-nlg-530b",
-            group=_RUN,
-            options=tuple((name, sizes.named_text(name)) for name in sizes.NAMED),
-            job_field="model.preset",
-        ),
+        sizes.preset_control("mt-nlg-530b", sizes.NAMED, group=_RUN, label=say("mfu.model")),
         Number(
             name="rate",
             label=say("mfu.rate"),

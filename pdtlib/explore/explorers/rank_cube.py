@@ -306,14 +306,7 @@ EXPLORER = Explorer(
                 for name in LINKS
             ),
         ),
-        Choice(
-            name="model",
-            label=say("size.label"),
-            default="gpt3-175b",
-            group=_RUN,
-            options=tuple((name, sizes.named_text(name)) for name in MODELS),
-            job_field="model.preset",
-        ),
+        sizes.preset_control("gpt3-175b", MODELS, group=_RUN),
         Slider(
             name="micro_batches",
             label=say("cube.micro_batches"),
