@@ -16,6 +16,7 @@ from pdtlib.exercises.memory import LiveBytes
 from pdtlib.exercises.report import Check
 from pdtlib.exercises.sharded_adam import ELEMENT_BYTES, between
 from pdtlib.exercises.source import ReaderCode, call, told
+from pdtlib.exercises.tensors import same
 from pdtlib.exercises.traffic import Traffic
 from pdtlib.plan.sharding import padded_numel, shard_range
 
@@ -164,11 +165,7 @@ def judge(case: Case, results: list[dict[str, Any]]) -> Iterator[Check]:
 
 
 def _same(want: torch.Tensor, got: Any) -> bool:
-    return (
-        isinstance(got, torch.Tensor)
-        and got.shape == want.shape
-        and torch.allclose(want, got, rtol=0, atol=ATOL)
-    )
+    return same(want, got, rtol=0, atol=ATOL)
 
 
 def _outputs(case: Case, results: list[dict[str, Any]], whole: list[Any]) -> Check:

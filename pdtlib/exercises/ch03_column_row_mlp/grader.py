@@ -3,7 +3,6 @@
 import random
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,49 +12,20 @@ from pdtlib.exercises import ranks
 from pdtlib.exercises.report import Check
 from pdtlib.exercises.sharded_adam import ELEMENT_BYTES, between
 from pdtlib.exercises.source import ReaderCode, call, told
+from pdtlib.exercises.tensors import MlpCase, same, shape_text
 from pdtlib.exercises.traffic import Traffic
 from pdtlib.plan.comm import sent_bytes
 
 WORLD_SIZES = (2, 3)
 ALLOWED = ("all_reduce",)
-TOLERANCE = 1e-11
 
 
-@dataclass(frozen=True)
-class Case:
-    """An MLP of h, f, h, and the gradient that comes back to its output."""
-
-    title: str
-    tokens: int
-    hidden: int
-    inner: int
-    seed: int
-
-    def drawn(self) -> dict[str, torch.Tensor]:
-        """x, A, B and the output's gradient, the same on every rank."""
-        generator = torch.Generator().manual_seed(self.seed)
-        shapes = {
-            "x": (self.tokens, self.hidden),
-            "a": (self.hidden, self.inner),
-            "b": (self.inner, self.hidden),
-            "grad": (self.tokens, self.hidden),
-        }
-        return {
-            name: torch.randn(*shape, generator=generator, dtype=torch.float64) / shape[0] ** 0.5
-            for name, shape in shapes.items()
-        }
+class Case(MlpCase):
+    """Each rank has columns of A and the same rows of B."""
 
     def part(self, rank: int, world_size: int) -> slice:
         size = self.inner // world_size
         return slice(rank * size, (rank + 1) * size)
-
-    def whole(self) -> dict[str, torch.Tensor]:
-        """Output and gradients of one process, and x's gradient as each rank's part of it."""
-        drawn = self.drawn()
-        x, a, b = (drawn[name].requires_grad_() for name in ("x", "a", "b"))
-        y = torch.tanh(x @ a) @ b
-        y.backward(drawn["grad"])
-        return {"y": y.detach(), "x": x.grad, "a": a.grad, "b": b.grad}  # type: ignore[dict-item]
 
 
 def cases(rng: random.Random, world_size: int) -> list[Case]:
@@ -79,7 +49,7 @@ def on_rank(code: ReaderCode, case: Case, traffic: Traffic) -> dict[str, Any]:
     a, b = drawn["a"][:, mine].clone().requires_grad_(), drawn["b"][mine].clone().requires_grad_()
     y = call(code.function("parallel_mlp"), x, a, b)
     if not isinstance(y, torch.Tensor) or y.shape != x.shape:
-        return {"not_an_output": f"{tuple(y.shape)}" if isinstance(y, torch.Tensor) else type(y).__name__}
+        return {"not_an_output": shape_text(y)}
     forward = traffic.sent_bytes
     if y.requires_grad:
         with told():
@@ -123,15 +93,6 @@ def judge(case: Case, results: list[dict[str, Any]]) -> Iterator[Check]:
             too_few=f"Nothing, or too little, is sent {direction}: {end}.",
             too_many=f"One all-reduce is enough {direction}: {end}, and nothing else is sent.",
         )
-
-
-def same(expected: torch.Tensor, got: object) -> bool:
-    """Whether ``got`` is a tensor equal to ``expected`` up to rounding."""
-    return (
-        isinstance(got, torch.Tensor)
-        and got.shape == expected.shape
-        and torch.allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
-    )
 
 
 def _output(case: Case, results: list[dict[str, Any]], expected: torch.Tensor) -> Check:

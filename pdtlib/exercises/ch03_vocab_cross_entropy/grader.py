@@ -14,6 +14,7 @@ from pdtlib.exercises import ranks
 from pdtlib.exercises.report import Check
 from pdtlib.exercises.sharded_adam import ELEMENT_BYTES, between
 from pdtlib.exercises.source import ReaderCode, call, told
+from pdtlib.exercises.tensors import same
 from pdtlib.exercises.traffic import Traffic
 from pdtlib.plan.comm import sent_bytes
 
@@ -115,11 +116,7 @@ def judge(case: Case, results: list[dict[str, Any]]) -> Iterator[Check]:
 
 
 def _same(expected: torch.Tensor, got: object) -> bool:
-    return (
-        isinstance(got, torch.Tensor)
-        and got.shape == expected.shape
-        and torch.allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
-    )
+    return same(expected, got, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def _losses(case: Case, results: list[dict[str, Any]], expected: torch.Tensor) -> Check:

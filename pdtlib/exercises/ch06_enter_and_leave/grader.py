@@ -3,7 +3,6 @@
 import random
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,45 +12,16 @@ from pdtlib.exercises import ranks
 from pdtlib.exercises.report import Check
 from pdtlib.exercises.sharded_adam import ELEMENT_BYTES, between
 from pdtlib.exercises.source import ReaderCode, call, told
+from pdtlib.exercises.tensors import MlpCase, same, shape_text
 from pdtlib.exercises.traffic import Traffic
 from pdtlib.plan.comm import sent_bytes
 
 WORLD_SIZES = (2, 3)
 ALLOWED = ("all_reduce", "all_gather", "reduce_scatter")
-TOLERANCE = 1e-11
 
 
-@dataclass(frozen=True)
-class Case:
-    """S positions of h numbers, and an MLP of h, f, h."""
-
-    title: str
-    seq: int
-    hidden: int
-    inner: int
-    seed: int
-
-    def drawn(self) -> dict[str, torch.Tensor]:
-        """Whole tensors, the same on every rank; ``grad`` is the gradient of the whole output."""
-        generator = torch.Generator().manual_seed(self.seed)
-        shapes = {
-            "x": (self.seq, self.hidden),
-            "a": (self.hidden, self.inner),
-            "b": (self.inner, self.hidden),
-            "grad": (self.seq, self.hidden),
-        }
-        return {
-            name: torch.randn(*shape, generator=generator, dtype=torch.float64) / shape[0] ** 0.5
-            for name, shape in shapes.items()
-        }
-
-    def whole(self) -> dict[str, torch.Tensor]:
-        """Output and gradients of one process."""
-        drawn = self.drawn()
-        x, a, b = (drawn[name].requires_grad_() for name in ("x", "a", "b"))
-        y = torch.tanh(x @ a) @ b
-        y.backward(drawn["grad"])
-        return {"y": y.detach(), "x": x.grad, "a": a.grad, "b": b.grad}  # type: ignore[dict-item]
+class Case(MlpCase):
+    """Each rank has positions of x and y, columns of A, rows of B."""
 
     def own(self, name: str, whole: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:
         """The rank's positions of x and y, columns of a, rows of b."""
@@ -80,11 +50,11 @@ def on_rank(code: ReaderCode, case: Case, traffic: Traffic) -> dict[str, Any]:
     )
     whole = call(code.function("enter"), x)
     if not isinstance(whole, torch.Tensor) or whole.shape != drawn["x"].shape:
-        return {"wrong_shape": f"enter returned {_told(whole)}, not {tuple(drawn['x'].shape)}"}
+        return {"wrong_shape": f"enter returned {shape_text(whole)}, not {tuple(drawn['x'].shape)}"}
     entered = traffic.sent_bytes
     y = call(code.function("leave"), torch.tanh(whole @ a) @ b)
     if not isinstance(y, torch.Tensor) or y.shape != x.shape:
-        return {"wrong_shape": f"leave returned {_told(y)}, not {tuple(x.shape)}"}
+        return {"wrong_shape": f"leave returned {shape_text(y)}, not {tuple(x.shape)}"}
     forward = traffic.sent_bytes
     if y.requires_grad:
         with told():
@@ -100,10 +70,6 @@ def on_rank(code: ReaderCode, case: Case, traffic: Traffic) -> dict[str, Any]:
             "both backward": traffic.sent_bytes - forward,
         },
     }
-
-
-def _told(value: object) -> str:
-    return f"{tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
 
 
 def grade(code: ReaderCode, rng: random.Random) -> Iterator[Check]:
@@ -129,13 +95,13 @@ def judge(case: Case, results: list[dict[str, Any]]) -> Iterator[Check]:
         wrong = [
             rank
             for rank, result in enumerate(results)
-            if not _same(case.own(name, whole[name], rank, world_size), result[name])
+            if not same(case.own(name, whole[name], rank, world_size), result[name])
         ]
         lesson = _lesson(case, name, results, whole[name]) if wrong else ""
         yield Check(
             name=f"{case.title}: {what}", passed=not wrong, message=f"Wrong on rank {wrong}. {lesson}"
         )
-    once = sent_bytes("all_gather", case.seq * case.hidden * ELEMENT_BYTES, world_size)
+    once = sent_bytes("all_gather", case.tokens * case.hidden * ELEMENT_BYTES, world_size)
     for part, times in (("enter forward", 1), ("leave forward", 1), ("both backward", 2)):
         yield between(
             f"{case.title}: bytes sent, {part}",
@@ -147,23 +113,15 @@ def judge(case: Case, results: list[dict[str, Any]]) -> Iterator[Check]:
         )
 
 
-def _same(expected: torch.Tensor, got: object) -> bool:
-    return (
-        isinstance(got, torch.Tensor)
-        and got.shape == expected.shape
-        and torch.allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
-    )
-
-
 def _lesson(case: Case, name: str, results: list[dict[str, Any]], whole: torch.Tensor) -> str:
     world_size = len(results)
     got = [result[name] for result in results]
     if any(value is None for value in got):
         return f"{name} has no gradient: something is not connected to it."
     right = [case.own(name, whole, rank, world_size) for rank in range(world_size)]
-    if all(_same(world_size * want, have) for want, have in zip(right, got, strict=True)):
+    if all(same(world_size * want, have) for want, have in zip(right, got, strict=True)):
         return f"It is {world_size} times too large."
-    if all(_same(want / world_size, have) for want, have in zip(right, got, strict=True)):
+    if all(same(want / world_size, have) for want, have in zip(right, got, strict=True)):
         return f"It is divided by {world_size}: nothing here is a mean."
     if name == "y":
         return "It is this rank's positions of the sum of all ranks' parts."
