@@ -7,7 +7,6 @@ started. Losses, gradient norms and final parameters are compared with one proce
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -21,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pdtlib.book.lab_parser import LabParser
 from pdtlib.engine.data import Batches, Corpus
 from pdtlib.engine.data_parallel import data_parallel
 from pdtlib.engine.dist import init, shutdown
@@ -226,14 +226,10 @@ def _name(stage: int) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--preset", choices=sorted(PRESETS), default="laptop")
+    parser = LabParser(__doc__, PRESETS)
     parser.add_argument("--stages", type=int, nargs="+", choices=range(4), default=[0, 1, 2, 3])
     parser.add_argument("--data", type=Path, nargs="*", default=[], help="text files or .bin token files")
-    parser.add_argument("--json", type=Path, help="write predicted, measured and error to this file")
     options = parser.parse_args()
-    if options.preset != "laptop" and not torch.cuda.is_available():
-        parser.error(f"--preset {options.preset}: needs a GPU for each process; valid here: laptop")
     device = init("gloo" if options.preset == "laptop" else None)
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     mesh = build_mesh({"dp": world_size}, device_type=device.type)

@@ -7,12 +7,9 @@ has whole. The lab exits with 1 if a byte is off on any rank or a value differs.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,9 +17,10 @@ import torch.nn.functional as F
 from snippet import TensorParallelLinear
 from torch import Tensor, nn
 
-from pdtlib.book.measured import Row, lines, ranks_off, relative_difference
+from pdtlib.book.lab_parser import LabParser
+from pdtlib.book.measured import Row, conclude, random, relative_difference
 from pdtlib.engine.collectives import all_gather
-from pdtlib.engine.dist import init, shutdown
+from pdtlib.engine.dist import init
 from pdtlib.engine.loss import token_loss_sum
 from pdtlib.engine.mesh import Mesh, build_mesh
 from pdtlib.engine.models import Transformer
@@ -60,12 +58,6 @@ GPU_LARGE = {**GPU, "layers": 16, "hidden": 4096, "heads": 32, "ffn": 11264, "se
 PRESETS = {"laptop": LAPTOP, "gpu": GPU, "gpu-large": GPU_LARGE}
 MICRO_BATCH, SEED = 2, 0
 FP64, FP32 = 1e-12, 1e-4  # tolerances of a relative difference
-
-
-def random(*shape: int, seed: int, device: torch.device) -> Tensor:
-    """The same numbers on every rank, in float64."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device)
 
 
 def snippet_rows(mesh: Mesh, hidden: int) -> Iterator[Row]:
@@ -236,12 +228,8 @@ def loss_rows(mesh: Mesh, job: Job) -> Iterator[Row]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--preset", choices=sorted(PRESETS), default="laptop")
-    parser.add_argument("--json", type=Path, help="write predicted, measured and error to this file")
+    parser = LabParser(__doc__, PRESETS)
     options = parser.parse_args()
-    if options.preset != "laptop" and not torch.cuda.is_available():
-        parser.error(f"--preset {options.preset}: needs a GPU for each process; valid here: laptop")
     device = init("gloo" if options.preset == "laptop" else None)
     tp = int(os.environ.get("WORLD_SIZE", "1"))
     mesh = build_mesh({"tp": tp}, device_type=device.type)
@@ -259,30 +247,20 @@ def main() -> int:
         *model_rows(mesh, job),
         *loss_rows(mesh, job),
     ]
-    off = ranks_off(rows, mesh.group("tp"))
-    rank = mesh.group("tp").rank
-    shutdown()
-    if rank:
-        return 1 if off else 0
-    print(
-        f"{tp} processes on {device.type}: h={model.hidden} heads={model.heads} kv_heads={model.kv_heads} "
-        f"V={model.vocab}, {MICRO_BATCH} sequences of {model.seq} tokens"
-    )
-    print(*lines(rows), sep="\n")
-    if options.json:
-        report = {
+    return conclude(
+        rows,
+        mesh.group("tp"),
+        heading=f"{tp} processes on {device.type}: h={model.hidden} heads={model.heads} "
+        f"kv_heads={model.kv_heads} V={model.vocab}, {MICRO_BATCH} sequences of {model.seq} tokens",
+        report={
             "lab": "03",
             "preset": options.preset,
             "device": device.type,
             "world_size": tp,
             "vocab": model.vocab,
-            "rows": [row.report() for row in rows],
-            "ranks_off": off,
-        }
-        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print()
-    print(f"NOT as predicted on ranks {off}" if off else f"as predicted on all {tp} ranks")
-    return 1 if off else 0
+        },
+        path=options.json,
+    )
 
 
 if __name__ == "__main__":

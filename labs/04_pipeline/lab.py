@@ -8,7 +8,6 @@ process, and every message with the plan. The lab exits with 1 if something that
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -16,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import sleeping
-import torch
 
 from pdtlib.book import small_run
+from pdtlib.book.lab_parser import LabParser
 from pdtlib.book.measured import Row, lines, ranks_off, relative_difference
 from pdtlib.engine.data import Batches, Corpus
 from pdtlib.engine.dist import init, shutdown
@@ -167,16 +166,12 @@ def _fields(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--preset", choices=sorted(PRESETS), default="laptop")
+    parser = LabParser(__doc__, PRESETS)
     parser.add_argument(
         "--unit-ms", type=int, default=UNIT_MS, help="a stage's forward, and each half backward"
     )
     parser.add_argument("--data", type=Path, nargs="*", default=[], help="text files or .bin token files")
-    parser.add_argument("--json", type=Path, help="write predicted, measured and error to this file")
     options = parser.parse_args()
-    if options.preset != "laptop" and not torch.cuda.is_available():
-        parser.error(f"--preset {options.preset}: needs a GPU for each process; valid here: laptop")
     if options.unit_ms < 1:
         parser.error(f"--unit-ms {options.unit_ms}: valid: 1 or more")
     world_size = int(os.environ.get("WORLD_SIZE", "1"))

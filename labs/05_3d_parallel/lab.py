@@ -8,7 +8,6 @@ something that must be exact is not.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -17,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import nodes
-import torch
 
 from pdtlib.book import small_run
+from pdtlib.book.lab_parser import LabParser
 from pdtlib.book.measured import Row, lines, ranks_off
 from pdtlib.engine.data import Batches, Corpus
 from pdtlib.engine.dist import init, shutdown
@@ -110,14 +109,10 @@ def show_testbed(report: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--preset", choices=sorted(PRESETS), default="laptop")
+    parser = LabParser(__doc__, PRESETS)
     parser.add_argument("--no-testbed", action="store_true", help="leave the third part out")
     parser.add_argument("--data", type=Path, nargs="*", default=[], help="text files or .bin token files")
-    parser.add_argument("--json", type=Path, help="write predicted, measured and error to this file")
     options = parser.parse_args()
-    if options.preset != "laptop" and not torch.cuda.is_available():
-        parser.error(f"--preset {options.preset}: needs a GPU for each process; valid here: laptop")
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if world_size != 8:
         parser.error(f"{world_size} process(es): 2 x 2 x 2 needs 8; start it with torchrun")

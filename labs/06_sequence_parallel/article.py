@@ -11,18 +11,12 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from pdtlib.book.measured import Row, relative_difference
+from pdtlib.book.measured import Row, random, relative_difference
 from pdtlib.engine.mesh import Group
 from pdtlib.engine.models.attention import softmax_attention
 from pdtlib.engine.tensor_parallel.regions import gather_sequence, own_positions, scatter_sequence
 
 FP64 = 1e-11  # tolerance of a relative difference
-
-
-def random(*shape: int, seed: int, device: torch.device) -> Tensor:
-    """The same numbers on every rank, in float64."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device)
 
 
 class TinyAttention:

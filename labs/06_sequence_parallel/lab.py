@@ -9,23 +9,21 @@ off.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
-from article import FP64, article_rows, random
+from article import FP64, article_rows
 from torch import Tensor
 
-from pdtlib.book.measured import Row, lines, ranks_off, relative_difference
+from pdtlib.book.lab_parser import LabParser
+from pdtlib.book.measured import Row, conclude, random, relative_difference
 from pdtlib.engine.context_parallel import ContextSplit
 from pdtlib.engine.context_parallel.ring import ring_attention
 from pdtlib.engine.context_parallel.ulysses import ulysses_attention
-from pdtlib.engine.dist import init, shutdown
+from pdtlib.engine.dist import init
 from pdtlib.engine.loss import token_loss_sum
 from pdtlib.engine.mesh import Mesh, build_mesh
 from pdtlib.engine.models import Transformer
@@ -187,12 +185,8 @@ def way_rows(mesh: Mesh, name: str, job: Job, alone: dict[str, Any]) -> Iterator
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--preset", choices=sorted(PRESETS), default="laptop")
-    parser.add_argument("--json", type=Path, help="write predicted, measured and error to this file")
+    parser = LabParser(__doc__, PRESETS)
     options = parser.parse_args()
-    if options.preset != "laptop" and not torch.cuda.is_available():
-        parser.error(f"--preset {options.preset}: needs a GPU for each process; valid here: laptop")
     device = init("gloo" if options.preset == "laptop" else None)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     over = {axis: build_mesh({axis: ranks}, device_type=device.type) for axis in ("tp", "cp")}
@@ -211,30 +205,20 @@ def main() -> int:
     alone = train(one, Mesh(None, device))
     for name, (axis, _, _) in WAYS.items():
         rows += way_rows(over[axis], name, jobs[name], alone)
-    group = over["tp"].group("tp")
-    off, rank = ranks_off(rows, group), group.rank
-    shutdown()
-    if rank:
-        return 1 if off else 0
-    print(
-        f"{ranks} processes on {device.type}: {model.layers} layers, h={model.hidden} heads={model.heads} "
-        f"kv_heads={model.kv_heads}, one sequence of {model.seq} tokens, {STEPS} steps"
-    )
-    print(*lines(rows), sep="\n")
-    if options.json:
-        report = {
+    return conclude(
+        rows,
+        over["tp"].group("tp"),
+        heading=f"{ranks} processes on {device.type}: {model.layers} layers, h={model.hidden} "
+        f"heads={model.heads} kv_heads={model.kv_heads}, one sequence of {model.seq} tokens, {STEPS} steps",
+        report={
             "lab": "06",
             "preset": options.preset,
             "device": device.type,
             "world_size": ranks,
             "kept_alone": alone["kept"],
-            "rows": [row.report() for row in rows],
-            "ranks_off": off,
-        }
-        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print()
-    print(f"NOT as predicted on ranks {off}" if off else f"as predicted on all {ranks} ranks")
-    return 1 if off else 0
+        },
+        path=options.json,
+    )
 
 
 if __name__ == "__main__":

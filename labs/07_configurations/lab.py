@@ -8,14 +8,12 @@ anything that must be exact is not.
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import json
 import os
 import statistics
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import prefetching
@@ -23,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from pdtlib.book import small_run
+from pdtlib.book.lab_parser import LabParser
 from pdtlib.book.measured import Row, lines, ranks_off
 from pdtlib.engine.calibration import Clock, collective_rates, compute_rate, describe, effort, memory_of_rank
 from pdtlib.engine.data import Batches, Corpus
@@ -119,13 +118,9 @@ def show_times(reports: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--preset", choices=sorted(PRESETS), default="laptop")
+    parser = LabParser(__doc__, PRESETS)
     parser.add_argument("--unit-ms", type=float, default=50.0, help="a gather, and a computation")
-    parser.add_argument("--json", type=Path, help="write predicted, measured and error to this file")
     options = parser.parse_args()
-    if options.preset != "laptop" and not torch.cuda.is_available():
-        parser.error(f"--preset {options.preset}: needs a GPU for each process; valid here: laptop")
     device = init("gloo" if options.preset == "laptop" else None)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     if ranks < 2:

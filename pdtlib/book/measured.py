@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from pdtlib.engine.dist import shutdown
 from pdtlib.engine.mesh import Group
 
 
@@ -69,6 +72,12 @@ def lines(rows: Sequence[Row]) -> Iterator[str]:
         yield line.rstrip()
 
 
+def random(*shape: int, seed: int, device: torch.device) -> torch.Tensor:
+    """The same numbers on every rank, in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(device)
+
+
 def relative_difference(a: torch.Tensor, b: torch.Tensor) -> float:
     """Largest difference of two tensors, over the largest value of the second."""
     a, b = a.detach().double(), b.detach().double()
@@ -83,3 +92,23 @@ def ranks_off(rows: Sequence[Row], group: Group) -> list[int]:
     found: list[bool] = [False] * group.size
     dist.all_gather_object(found, wrong, group=group.process_group)
     return [rank for rank, is_wrong in enumerate(found) if is_wrong]
+
+
+def conclude(
+    rows: Sequence[Row], group: Group, *, heading: str, report: Mapping[str, Any], path: Path | None
+) -> int:
+    """End a lab; every rank calls it. Rank 0 prints the rows below ``heading`` and writes them to ``path``.
+
+    Returns the exit code: 1 where a row is not as predicted on any rank.
+    """
+    off = ranks_off(rows, group)
+    shutdown()
+    if group.rank == 0:
+        print(heading)
+        print(*lines(rows), sep="\n")
+        if path:
+            whole = {**report, "rows": [row.report() for row in rows], "ranks_off": off}
+            path.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+        print()
+        print(f"NOT as predicted on ranks {off}" if off else f"as predicted on all {group.size} ranks")
+    return 1 if off else 0
