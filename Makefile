@@ -15,13 +15,14 @@ JOBS ?= 2
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help environment book test test-targets matrix layouts dryruns serve lab check format notebooks browser clean
+.PHONY: help environment book test test-targets matrix mutants layouts dryruns serve lab check format notebooks browser clean
 
 help:
 	@echo "make book        the site, in _build/html (every notebook is executed)"
 	@echo "make test        the site, then every test and every check"
 	@echo "make test-targets  DeepSpeed, torchtitan and megatron-core read what pdt exports (part of make test)"
 	@echo "make matrix      every model, layout and ZeRO stage against one process, on up to 8 processes"
+	@echo "make mutants     the engine without each of its messages and divisions: a test must fail"
 	@echo "make layouts     one job in seven layouts on 8 processes: the same loss curve"
 	@echo "make dryruns     ranks of the article's layouts, up to 1,024 GPUs, on fake tensors, beside the plan"
 	@echo "make serve       the site on http://127.0.0.1:$(PORT)/ (PORT=...)"
@@ -69,6 +70,9 @@ $(TARGETS)/.installed: tests/targets/requirements.txt $(VENV)/.installed
 
 matrix: environment
 	@$(BIN)/python tests/engine/matrix.py --minutes 60 --out benchmarks/results/matrix.json
+
+mutants: environment
+	@$(BIN)/python tests/engine/mutants.py
 
 dryruns: environment
 	@$(BIN)/python benchmarks/dryruns.py --out benchmarks/results/dryruns.json

@@ -1,0 +1,160 @@
+"""Remove each message and each division of the engine, one at a time; a test must fail: ``make mutants``.
+
+    python tests/engine/mutants.py [--only MODULE ...] [--again] [--out benchmarks/results/mutants.json]
+
+Works on a copy of the last commit. :mod:`mutant_sites` finds what to remove, :mod:`mutants_table` has the
+tests for each module, which run until the first fails: that one killed the mutant, if it passes without it.
+A test that hangs fails by the timeout of its process group; where the whole run does, ``timeout`` killed it.
+Mutants that the report has, of a module that is as it was, are not run again.
+
+Exits with 1 where a mutant survived that is not known to be equivalent.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from mutant_sites import Site, every_site
+from mutants_table import EQUIVALENT, excluded, tests_of
+
+ROOT = Path(__file__).parents[2]
+REPORT = ROOT / "benchmarks/results/mutants.json"
+LIMIT_S = 600.0
+
+
+def copy_of_commit(folder: Path) -> str:
+    """Put the last commit's files into ``folder``, and what mutants call; returns the commit."""
+    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
+    files = subprocess.Popen(["git", "archive", commit], cwd=ROOT, stdout=subprocess.PIPE)
+    subprocess.run(["tar", "-x", "-C", str(folder)], stdin=files.stdout, check=True)
+    if files.wait():
+        raise SystemExit(f"git archive {commit} failed")
+    shutil.copy(folder / "tests/engine/removed_calls.py", folder / "pdtlib/engine/removed.py")
+    return commit
+
+
+def first_failure(root: Path, tests: list[str]) -> tuple[str, str]:
+    """What became of ``tests`` in ``root``: passed, failed, timeout or error; and the first failing test."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=line", *tests]
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(root),
+        "PYTHONDONTWRITEBYTECODE": "1",  # two versions of a file may have one time and one size
+        "OMP_NUM_THREADS": "1",
+    }
+    with subprocess.Popen(
+        command,
+        cwd=root,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return "timeout", "timeout"
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, flags=re.MULTILINE)
+    if process.returncode == 0:
+        return "passed", ""
+    if process.returncode == 1 and failed:
+        return "failed", failed[1]
+    return "error", output[-2000:]
+
+
+def verdict_on(site: Site, root: Path, sound: set[str]) -> dict[str, Any]:
+    """Run the tests of a mutant in ``root``, which is as before when it returns.
+
+    ``sound`` are tests known to pass without any mutant, to which this one's is added.
+    """
+    path, began = root / site.module, time.monotonic()
+    source = path.read_bytes()
+    path.write_bytes(site.mutated(source))
+    try:
+        outcome, by = first_failure(root, tests_of(site.module))
+    finally:
+        path.write_bytes(source)
+    if outcome == "error":
+        raise SystemExit(f"{site.name}: its tests could not be run:\n{by}")
+    blamed = {"failed": [by], "timeout": tests_of(site.module)}.get(outcome, [])
+    if not sound.issuperset(blamed):
+        unharmed, reason = first_failure(root, blamed)
+        if unharmed != "passed":
+            raise SystemExit(f"{blamed} fail without any mutant: {unharmed} {reason}")
+        sound.update(blamed)
+    found = {"verdict": "survived"} if outcome == "passed" else {"verdict": "killed", "by": by}
+    if outcome == "passed" and site.name in EQUIVALENT:
+        found = {"verdict": "equivalent", "why": EQUIVALENT[site.name]}
+    return {"removed": site.kind, **found, "seconds": round(time.monotonic() - began, 1)}
+
+
+def digest(root: Path, module: str) -> str:
+    """Says whether a module is the one that a mutant was made of."""
+    return hashlib.sha256((root / module).read_bytes()).hexdigest()[:12]
+
+
+def to_run(root: Path, report: dict[str, Any], options: argparse.Namespace) -> list[Site]:
+    """The mutants that are wanted and that the report does not have."""
+    sites = [site for site in every_site(root) if excluded(site.name) is None]
+    if options.only:
+        sites = [site for site in sites if any(only in site.module for only in options.only)]
+    known = {
+        name
+        for name, found in report.items()
+        if found["module"] == digest(root, name.partition("::")[0]) and found["verdict"] != "survived"
+    }
+    return [site for site in sites if options.again or site.name not in known]
+
+
+def write(path: Path, mutants: dict[str, Any], root: Path) -> None:
+    """Write the report: of the engine's present places alone."""
+    sites = every_site(root)
+    present = {site.name: mutants[site.name] for site in sites if site.name in mutants}
+    report = {
+        "what": "each message and division of pdtlib/engine removed alone, and the first test that fails",
+        "counts": dict(Counter(found["verdict"] for found in present.values())),
+        "seconds": round(sum(found["seconds"] for found in present.values())),
+        "excluded": {site.name: excluded(site.name) for site in sites if excluded(site.name)},
+        "mutants": present,
+    }
+    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only", nargs="+", metavar="MODULE", help="modules whose paths contain this")
+    parser.add_argument("--again", action="store_true", help="also what the report has already")
+    parser.add_argument("--out", type=Path, default=REPORT)
+    options = parser.parse_args()
+    mutants = json.loads(options.out.read_text(encoding="utf-8"))["mutants"] if options.out.exists() else {}
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        root = Path(folder)
+        commit = copy_of_commit(root)
+        sites = to_run(root, mutants, options)
+        sound: set[str] = set()
+        for number, site in enumerate(sites, 1):
+            found = verdict_on(site, root, sound)
+            mutants[site.name] = {**found, "commit": commit, "module": digest(root, site.module)}
+            print(f"{number}/{len(sites)} {found['verdict']} {site.name} {found.get('by', '')}", flush=True)
+            write(options.out, mutants, root)
+    survived = [name for name, found in mutants.items() if found["verdict"] == "survived"]
+    print("\n".join(["survivors:", *survived]) if survived else "no mutant survived")
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
