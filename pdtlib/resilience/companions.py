@@ -16,6 +16,7 @@ from pdtlib.engine.training.pieces import Place
 from pdtlib.plan.spec import Problem
 from pdtlib.resilience import faults
 from pdtlib.resilience.memory import PeerMemory
+from pdtlib.resilience.preemption import Preemption
 from pdtlib.resilience.replicas import ReplicaCheck
 from pdtlib.resilience.samples import SampleLog
 from pdtlib.resilience.watchdog import Watchdog
@@ -56,6 +57,9 @@ class Together(Companion):
         for one in self.companions:
             one.after_step(step)
 
+    def must_end(self, step: int) -> bool:
+        return any(one.must_end(step) for one in self.companions)
+
     def end(self) -> None:
         for one in self.companions:
             one.end()
@@ -82,6 +86,8 @@ def accompany(run: Run) -> Companion:
         found.append(SampleLog(run))
     if options.memory_every:
         found.append(PeerMemory(run, every=options.memory_every))
+    if options.preemptible:
+        found.append(Preemption())
     if options.faults is not None:
         found.append(faults.Injector(run, faults.read(options.faults)))
     if options.elastic:

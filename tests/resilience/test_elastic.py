@@ -6,12 +6,12 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from pdtlib.engine.training.run_dir import read_metrics
+from pdtlib.engine.training.run_dir import TOLD_TO_END, last_checkpoint, read_metrics, step_of
 from pdtlib.resilience.samples import trained
 
 pytestmark = [
@@ -19,6 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc to find processes"),
 ]
 PDT = [sys.executable, "-c", "from pdtlib.cli import main; main()", "run"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 JOB = """
 [model]
 layers = 2
@@ -56,11 +57,11 @@ def wait_for(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
         time.sleep(0.05)
 
 
-def start(folder: Path, *words: str) -> tuple[subprocess.Popen[str], str]:
+def start(folder: Path, *words: str, program: Sequence[str] = PDT) -> tuple[subprocess.Popen[str], str]:
     (folder / "job.toml").write_text(JOB)
     mark = uuid.uuid4().hex
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PDT_TEST_MARK": mark}
-    command = [*PDT, str(folder / "job.toml"), "--out", str(folder / "out"), *words]
+    command = [*program, str(folder / "job.toml"), "--out", str(folder / "out"), *words]
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return process, mark
 
@@ -98,6 +99,29 @@ def test_an_elastic_launcher_that_is_killed_leaves_nothing(tmp_path: Path) -> No
     finally:
         for pid in alive(mark):
             os.kill(pid, signal.SIGKILL)
+
+
+def test_a_run_that_is_told_to_end_saves_and_goes_on(tmp_path: Path) -> None:
+    """SIGTERM to torchrun alone: its ranks hear of it, agree on a step, save, and the run resumes there."""
+    train = [*TORCHRUN, "-m", "pdtlib.train"]
+    out = tmp_path / "out"
+    process, mark = start(tmp_path, "--preemptible", "--steps", "100000", program=train)
+    try:
+        wait_for(lambda: len(read_metrics(out)) >= 3)
+        process.terminate()
+        said, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode != 0
+    done = int((out / TOLD_TO_END).read_text())
+    assert f"told to end: saved after step {done} of 100000" in said
+    assert step_of(last_checkpoint(out)) == done == len(read_metrics(out))
+    assert alive(mark) == []
+    process, _ = start(tmp_path, "--preemptible", "--resume", "--steps", str(done + 2), program=train)
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    assert [line["step"] for line in read_metrics(out)] == list(range(done + 2))
+    assert not (out / TOLD_TO_END).exists()
 
 
 def test_a_wrong_list_of_faults_is_refused(tmp_path: Path) -> None:

@@ -30,5 +30,9 @@ class Companion:
     def after_step(self, step: int) -> None:
         """The step is done."""
 
+    def must_end(self, step: int) -> bool:
+        """Is the run to save and end after ``step``, though it is not complete? All ranks answer alike."""
+        return False
+
     def end(self) -> None:
-        """The run is complete, its last checkpoint too."""
+        """The run is over, its last checkpoint is complete."""

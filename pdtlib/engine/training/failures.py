@@ -9,6 +9,7 @@ nobody else had one.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -44,6 +45,10 @@ class Refused(JobError):
 
 class RunFailed(Exception):
     """A failure while training that its message explains fully: printed without a traceback."""
+
+
+class ToldToEnd(Exception):
+    """The run has saved and ended before its last step because it was told to (SIGTERM)."""
 
 
 def rank() -> int:
@@ -87,6 +92,8 @@ def run_rank(work: Callable[[], None]) -> int:
         if int(os.environ.get("LOCAL_RANK", "0")) != 0:
             time.sleep(PATIENCE_S)
         _end(f"{describe(refusal)}\n", REFUSED)
+    except ToldToEnd as end:
+        _end(f"{end}\n" if rank() == 0 else "", 128 + signal.SIGTERM)
     except RunFailed as failure:
         if rank() != 0:
             time.sleep(PATIENCE_S)  # rank 0 mostly has the same to say

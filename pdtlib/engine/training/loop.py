@@ -29,7 +29,7 @@ from pdtlib.engine.training import elastic, run_dir
 from pdtlib.engine.training.checkpoint_index import CheckpointError
 from pdtlib.engine.training.checks import Run, check
 from pdtlib.engine.training.companion import Companion
-from pdtlib.engine.training.failures import RunFailed
+from pdtlib.engine.training.failures import RunFailed, ToldToEnd
 from pdtlib.engine.training.options import RANK_ORDERS, parse
 from pdtlib.engine.training.pieces import place_in
 from pdtlib.engine.training.report import Report
@@ -115,14 +115,22 @@ def train(run: Run, companion: Companion | None = None) -> None:
             companion.after_step(step)
 
             every = run.options.checkpoint_every
-            if step == run.steps - 1 or (every and (step + 1) % every == 0):
+            ends = companion.must_end(step) or step == run.steps - 1
+            if ends or (every and (step + 1) % every == 0):
                 saver.save(optimizer, step=step + 1)
+            if ends:
+                break
         saver.finish()
         companion.end()
-        report.close(steps_done=run.steps - first)
+        report.close(steps_done=step + 1 - first)
     except Exception as error:
         _explain(error, step, saver.saved)
         raise
+    if step + 1 < run.steps:
+        _on_rank_0(run_dir.write_text, out / run_dir.TOLD_TO_END, f"{step + 1}\n")
+        raise ToldToEnd(
+            f"told to end: saved after step {step + 1} of {run.steps}; --resume goes on from there"
+        )
 
 
 def activation_meter(replica: Replica) -> ActivationMeter:

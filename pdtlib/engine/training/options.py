@@ -19,7 +19,7 @@ RANK_ORDERS = {"article": ARTICLE_ORDER, "megatron": MEGATRON_ORDER}
 class Options:
     """``steps`` is the step to stop before, counted from the start of the run; None takes the job's.
 
-    ``changes`` are fields of the job to set, as ``section.field=value``. The last four are the business of
+    ``changes`` are fields of the job to set, as ``section.field=value``. The last five are the business of
     :mod:`pdtlib.resilience`.
     """
 
@@ -36,6 +36,7 @@ class Options:
     elastic: bool = False
     watchdog_s: float = 0.0
     memory_every: int = 0
+    preemptible: bool = False
     faults: Path | None = None
 
     def arguments(self) -> list[str]:
@@ -51,6 +52,7 @@ class Options:
         found += ["--resume"] if self.resume else []
         found += ["--elastic"] if self.elastic else []
         found += ["--watchdog", str(self.watchdog_s), "--memory-every", str(self.memory_every)]
+        found += ["--preemptible"] if self.preemptible else []
         found += [] if self.faults is None else ["--faults", str(self.faults.absolute())]
         return found + (["--overwrite"] if self.overwrite else [])
 
@@ -95,6 +97,10 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument(
         "--memory-every", type=int, default=0, metavar="N",
         help="every N steps, keep the state in this node's memory and in the next node's",
+    )  # fmt: skip
+    parser.add_argument(
+        "--preemptible", action="store_true",
+        help="when told to end (SIGTERM), save after the step at hand and end with exit code 143",
     )  # fmt: skip
     parser.add_argument("--faults", type=Path, metavar="FILE", help="let the faults happen that FILE lists")
     found = parser.parse_args(arguments)

@@ -16,6 +16,9 @@ from typing import Any
 
 from pdtlib.plan.job import Job, load, to_json
 
+TOLD_TO_END = "told-to-end"
+"""The file that a run leaves which was told to end before its last step: how many steps it has saved."""
+
 FILES = (
     "job.json",
     "machine.json",
@@ -33,6 +36,7 @@ FILES = (
 def begin(out: Path, *, job: Job, resume_step: int | None) -> None:
     """Make the directory ready: empty of an earlier run, or cut back to the step that is resumed from."""
     out.mkdir(parents=True, exist_ok=True)
+    (out / TOLD_TO_END).unlink(missing_ok=True)
     if resume_step is None:
         for name in FILES:
             path = out / name
