@@ -16,6 +16,7 @@ CHUNKS = {"interleaved": 3, "zb-v": 2, "dualpipe": 2}
 WHOLE = 10**9
 # What a smaller pipeline may be wrong by, at MOST_ACTIONS and at a planner's few.
 NEAR, ROUGH = 0.035, 0.06
+UNEQUAL_CHUNKS = 0.07  # interleaved: one rank that has fewer layers stalls the others in every round
 
 
 def exactly(name, places, micro_batches, transfer_s):
@@ -78,7 +79,15 @@ def test_a_smaller_pipeline_stands_for_a_large_one(drawn):
         micro_batches = -(-micro_batches // len(places)) * len(places)
     whole = exactly(name, places, micro_batches, transfer_s)
     found = pipeline_s(name, places, micro_batches=micro_batches, transfer_s=transfer_s)
-    assert found == pytest.approx(whole, rel=NEAR)
+    assert found == pytest.approx(whole, rel=UNEQUAL_CHUNKS if name == "interleaved" else NEAR)
+
+
+def test_a_period_is_never_less_than_the_busiest_stage_works():
+    """A first chunk of half as much more: 6 stages, 90 micro-batches, 3 chunks, of which 18 are simulated."""
+    small, large, last = (2.0, 2.4, 1.8), (3.0, 3.6, 2.7), (2.5, 2.9, 2.3)
+    places = [[large, small, small], *[[small] * 3] * 4, [small, small, last]]
+    found = pipeline_s("interleaved", places, micro_batches=90)
+    assert found == pytest.approx(exactly("interleaved", places, 90, 0.0), rel=0.01)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in SERIAL])
