@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pdtlib.plan.comm import Message
 from pdtlib.plan.ledger import messages
-from pdtlib.plan.spec import Job, Parallel
+from pdtlib.plan.spec import Job, Model, Parallel
 
 PHASES = ("forward", "recompute", "backward")
 
@@ -35,3 +35,12 @@ def layer_messages(job: Job) -> tuple[Message, ...]:
 def sent_bytes_of_layer(job: Job, *, phases: tuple[str, ...] = PHASES) -> float:
     """Bytes that a rank sends for one layer and one micro-batch in the given phases."""
     return sum(message.sent_bytes_per_rank for message in layer_messages(job) if message.phase in phases)
+
+
+def ring_hides_from(model: Model, *, flops_per_s: float, bytes_per_s: float) -> float:
+    """The fewest positions a rank with which ring attention computes as long as its messages travel.
+
+    Of causal attention dealt out as zigzag, in 16 bits: a step has half of (s/c)² pairs of positions, and
+    keys and values of s/c positions travel meanwhile (Liu et al. 2023, section 3). Latency is left out.
+    """
+    return 2 * model.kv_heads / model.heads * flops_per_s / bytes_per_s

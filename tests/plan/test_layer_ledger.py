@@ -1,11 +1,14 @@
 """One layer's messages, and which heads a rank has: the numbers of the chapters on tensor and sequence."""
 
+from dataclasses import replace
+
 import pytest
 
 from pdtlib.plan import presets
+from pdtlib.plan.flops import Conventions, forward_per_token
 from pdtlib.plan.heads import rank_heads
 from pdtlib.plan.job import from_dict
-from pdtlib.plan.layer_ledger import layer_messages, sent_bytes_of_layer
+from pdtlib.plan.layer_ledger import layer_messages, ring_hides_from, sent_bytes_of_layer
 from pdtlib.plan.ledger import messages
 from pdtlib.plan.params import tensors
 from pdtlib.plan.placement import cut
@@ -108,3 +111,18 @@ def test_heads_are_as_many_as_the_placement_says(tp):
 def test_heads_that_cannot_be_dealt_out_are_refused(heads, kv_heads, tp, rank, says):
     with pytest.raises(ValueError, match=says):
         rank_heads(heads, kv_heads, tp=tp, rank=rank)
+
+
+@pytest.mark.parametrize(("kv_heads", "ranks"), [(8, 2), (8, 8), (64, 4)])
+def test_the_ring_hides_from_so_many_positions_on(kv_heads, ranks):
+    """At the limit a layer's causal attention, less the rank's own part, takes as long as its messages."""
+    rate, link = 156e12, 25e9
+    model = presets.model("llama3-70b")
+    least = ring_hides_from(replace(model, kv_heads=kv_heads), flops_per_s=rate, bytes_per_s=link)
+    seq = round(least) * ranks
+    job = from_dict({"model": {**LONG, "seq": seq, "kv_heads": kv_heads}, "parallel": {"cp": ranks}})
+    attention = forward_per_token(job.model, conventions=Conventions(attention="causal")).attention
+    computes_s = attention / job.model.layers * (seq / ranks) / rate
+    sends_s = sent_bytes_of_layer(job, phases=("forward",)) / link
+    assert computes_s * (ranks - 1) / ranks == pytest.approx(sends_s, rel=1e-3)
+    assert round(ring_hides_from(model, flops_per_s=rate, bytes_per_s=link)) == 1560
