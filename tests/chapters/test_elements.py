@@ -6,9 +6,10 @@ from html import unescape
 
 import pytest
 
-from pdtlib.book import diagrams, split_diagrams
+from pdtlib.book import diagrams, model_diagram, split_diagrams
 from pdtlib.book.tables import Table
 from pdtlib.explore.prediction import MIME, prediction, readable, static_html
+from pdtlib.plan import params, presets
 from pdtlib.plan.sharding import shard_range
 
 ASKED = {"value": 385.0, "unit": "GB", "explanation": "Because."}
@@ -84,8 +85,9 @@ def test_replicas_get_every_sample_once() -> None:
         diagrams.ownership(ranks=2),
         split_diagrams.paired_cuts(ranks=2),
         split_diagrams.zigzag(ranks=4),
+        model_diagram.layer(presets.model("llama2-70b")),
     ],
-    ids=["lifetimes", "ownership of 4", "ownership of 2", "paired cuts", "zigzag"],
+    ids=["lifetimes", "ownership of 4", "ownership of 2", "paired cuts", "zigzag", "layer"],
 )
 def test_drawings_stay_inside_and_say_what_they_show(drawing: diagrams.Drawing) -> None:
     width, height = map(float, re.search(r'viewBox="0 0 (\d+) (\d+)"', drawing.markup).groups())
@@ -105,6 +107,18 @@ def test_ownership_draws_each_stage_s_share() -> None:
     whole = max(heights)
     assert sum(height == whole for height in heights) == 4 * (3 + 2 + 1 + 0)
     assert sum(height == pytest.approx(whole / 4) for height in heights) == 4 * (0 + 1 + 2 + 3)
+
+
+@pytest.mark.parametrize("name", ["gpt2-xl", "llama2-70b"])
+def test_a_layer_s_matrices_are_those_of_the_plan(name: str) -> None:
+    model = presets.model(name)
+    drawn = model_diagram.layer(model).sentence
+    found = re.findall(r"\(([\d,]+) → ([\d,]+(?: \+ [\d,]+)*)\)", drawn)
+    numbers = [(int(into.replace(",", "")), out.replace(",", "").split(" + ")) for into, out in found]
+    matrices = [spec for spec in params.tensors(model) if spec.layer == 0 and len(spec.shape) == 2]
+    assert sum(into * int(part) for into, out in numbers for part in out) == sum(
+        spec.numel for spec in matrices
+    )
 
 
 def test_zigzag_gives_every_rank_the_same_work() -> None:
