@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pdtlib.engine.collectives import start_all_gather
 from pdtlib.engine.mesh import Group
 from pdtlib.engine.tensor_parallel.regions import start_sum
+from pdtlib.engine.transfers import start_all_gather
 
 
 def gather_columns(part: Tensor, group: Group) -> Tensor:

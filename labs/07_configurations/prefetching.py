@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from pdtlib.book.measured import Row
-from pdtlib.engine.collectives import start_all_gather
 from pdtlib.engine.mesh import Group
+from pdtlib.engine.transfers import start_all_gather
 from pdtlib.plan.comm import sent_bytes
 from pdtlib.plan.overlap import prefetch_timeline
 

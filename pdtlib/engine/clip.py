@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import torch
 
-from pdtlib.engine.collectives import start_all_reduce
 from pdtlib.engine.data_parallel.cut import ModelCut
 from pdtlib.engine.data_parallel.flat import Flat
 from pdtlib.engine.mesh import Group
+from pdtlib.engine.transfers import start_all_reduce
 
 
 def grad_norm(flats: Sequence[Flat], group: Group, *, cut: ModelCut | None = None) -> float:

@@ -9,10 +9,10 @@ import torch
 from torch.optim.adamw import adamw
 
 from pdtlib.engine.clip import grad_norm
-from pdtlib.engine.collectives import Pending
 from pdtlib.engine.data_parallel.flat import Flat
 from pdtlib.engine.data_parallel.replica import Replica, assemble
 from pdtlib.engine.mesh import Group
+from pdtlib.engine.pending import Pending
 from pdtlib.engine.precision import LossScale
 
 

@@ -12,13 +12,13 @@ from collections import Counter
 
 import torch
 
-from pdtlib.engine.collectives import start_all_gather
 from pdtlib.engine.mesh import Mesh
 from pdtlib.engine.optimizer import ShardedAdamW
 from pdtlib.engine.parallelize import Parallelized
 from pdtlib.engine.training.companion import Companion
 from pdtlib.engine.training.failures import RunFailed
 from pdtlib.engine.training.pieces import Place
+from pdtlib.engine.transfers import start_all_gather
 
 
 class ReplicasDiffer(RunFailed):

@@ -6,8 +6,8 @@ RACE = "it keeps ranks from overtaking each other: without it a run may go wrong
 EXCLUDED = {
     # beginnings of sites' names -> why they are left out
     "pdtlib/engine/calibration.py": "it measures a machine and trains nothing (tests/cli has its tests)",
-    "pdtlib/engine/collectives.py::: dist.": NO_GPU,
-    "pdtlib/engine/collectives.py::start_ring_shift: dist.isend": NO_GPU,
+    "pdtlib/engine/transfers.py::: dist.": NO_GPU,
+    "pdtlib/engine/transfers.py::start_ring_shift: dist.isend": NO_GPU,
     "pdtlib/engine/dist.py::_worker: dist.barrier": RACE,
     "pdtlib/engine/training/checkpoint.py::save: dist.barrier": RACE,
     "pdtlib/engine/training/loop.py::_on_rank_0: dist.barrier": RACE,
@@ -30,6 +30,7 @@ PIPELINE = [f"{ENGINE}pipeline_behaviour.py", f"{ENGINE}pipeline.py"]
 TESTS: dict[str, list[str]] = {
     # beginnings of modules' paths -> tests, the quickest first; the first match counts
     "pdtlib/engine/clip.py": [*TENSOR[:1], *EQUAL, *TENSOR[1:2], *EXPERTS, *PIPELINE[1:]],
+    "pdtlib/engine/transfers.py": [f"{ENGINE}collectives.py"],
     "pdtlib/engine/collectives": [f"{ENGINE}collectives.py"],
     "pdtlib/engine/context_parallel/": CONTEXT,
     "pdtlib/engine/data_parallel/cut.py": [*TENSOR[1:]],

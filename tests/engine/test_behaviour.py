@@ -8,12 +8,12 @@ import torch
 import zoo
 from torch import nn
 
-from pdtlib.engine.collectives import Pending
 from pdtlib.engine.data_parallel import data_parallel, ddp, units
 from pdtlib.engine.data_parallel.replica import Replica
 from pdtlib.engine.dist import spawn
 from pdtlib.engine.mesh import Group, build_mesh
 from pdtlib.engine.optimizer import ShardedAdamW
+from pdtlib.engine.pending import Pending
 from pdtlib.observe.trace import Timeline
 
 TOKENS, TARGETS = zoo.batch(0)

@@ -7,20 +7,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pdtlib.engine.collectives import (
-    all_gather,
-    all_reduce,
-    all_to_all,
-    broadcast,
-    reduce_scatter,
-    start_all_gather,
-    start_all_reduce,
-    start_broadcast,
-    start_reduce_scatter,
-)
+from pdtlib.engine.collectives import all_gather, all_reduce, all_to_all, broadcast, reduce_scatter
 from pdtlib.engine.dist import spawn
 from pdtlib.engine.mesh import Group, build_mesh
 from pdtlib.engine.self_check import check_backend
+from pdtlib.engine.transfers import start_all_gather, start_all_reduce, start_broadcast, start_reduce_scatter
 from pdtlib.plan.comm import sent_bytes
 
 DIFFERENTIABLE = {

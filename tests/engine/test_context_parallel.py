@@ -11,7 +11,6 @@ import test_tensor_parallel
 import torch
 from test_tensor_parallel import CLIP, LR, MICRO_BATCHES, STEPS, batch, model
 
-from pdtlib.engine.collectives import Pending, start_ring_shift
 from pdtlib.engine.context_parallel import ContextSplit, context_parallel, ring, ulysses
 from pdtlib.engine.context_parallel.ring import part_of, ring_attention
 from pdtlib.engine.context_parallel.split import KINDS
@@ -23,8 +22,10 @@ from pdtlib.engine.mesh import Group, build_mesh
 from pdtlib.engine.models import Transformer
 from pdtlib.engine.models.attention import softmax_attention
 from pdtlib.engine.optimizer import ShardedAdamW
+from pdtlib.engine.pending import Pending
 from pdtlib.engine.tensor_parallel import tensor_parallel, transformer_table
 from pdtlib.engine.tensor_parallel.loss import vocab_parallel_loss_sum
+from pdtlib.engine.transfers import start_ring_shift
 from pdtlib.plan.job import from_dict
 from pdtlib.plan.ledger import messages
 from pdtlib.plan.spec import Job

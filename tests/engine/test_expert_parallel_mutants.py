@@ -10,7 +10,6 @@ import torch
 from test_expert_parallel import DROPPING, MODEL, Layout, difference, job_of, train
 
 from pdtlib.engine import clip
-from pdtlib.engine.collectives import Pending
 from pdtlib.engine.data_parallel import cut
 from pdtlib.engine.data_parallel.flat import Flat
 from pdtlib.engine.dist import spawn
@@ -18,6 +17,7 @@ from pdtlib.engine.expert_parallel import exchange, experts
 from pdtlib.engine.mesh import Group, build_mesh
 from pdtlib.engine.models.balance import Balance
 from pdtlib.engine.models.moe import MoE
+from pdtlib.engine.pending import Pending
 from pdtlib.engine.tensor_parallel import regions
 
 EP2: Layout = (MODEL, {"dp": 2, "ep": 2}, {})

@@ -15,10 +15,10 @@ import torch
 import zoo
 
 from pdtlib.engine import clip, loss
-from pdtlib.engine.collectives import Pending
 from pdtlib.engine.data_parallel import ddp, flat, replica, units, zero
 from pdtlib.engine.dist import spawn
 from pdtlib.engine.mesh import Group, build_mesh
+from pdtlib.engine.pending import Pending
 
 Patch = tuple[Any, str, Any]
 MODEL = "mixed"

@@ -10,10 +10,10 @@ import torch
 from pipeline_zoo import Case, reference, train
 
 from pdtlib.engine import clip
-from pdtlib.engine.collectives import Pending
 from pdtlib.engine.data_parallel.cut import ModelCut
 from pdtlib.engine.dist import spawn
 from pdtlib.engine.mesh import Group
+from pdtlib.engine.pending import Pending
 from pdtlib.engine.pipeline import executor, pipeline
 from pdtlib.engine.pipeline.links import Receiver
 

@@ -11,13 +11,14 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from pdtlib.engine.collectives import Pending, all_gather
+from pdtlib.engine.collectives import all_gather
 from pdtlib.engine.data_parallel import data_parallel
 from pdtlib.engine.dist import spawn
 from pdtlib.engine.loss import IGNORED, TokenMean, token_loss_sum
 from pdtlib.engine.mesh import Group, build_mesh
 from pdtlib.engine.models import Transformer
 from pdtlib.engine.optimizer import ShardedAdamW
+from pdtlib.engine.pending import Pending
 from pdtlib.engine.tensor_parallel import tensor_parallel, transformer_table
 from pdtlib.engine.tensor_parallel.loss import vocab_parallel_loss_sum
 from pdtlib.engine.tensor_parallel.table import ColumnCut, OutputCut, RowCut, VocabCut

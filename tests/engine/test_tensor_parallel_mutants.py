@@ -11,12 +11,12 @@ from test_tensor_parallel import difference, train
 from torch import nn
 
 from pdtlib.engine import clip
-from pdtlib.engine.collectives import Pending
 from pdtlib.engine.data_parallel import cut, data_parallel
 from pdtlib.engine.data_parallel.cut import ModelCut
 from pdtlib.engine.dist import spawn
 from pdtlib.engine.mesh import Group, build_mesh
 from pdtlib.engine.optimizer import ShardedAdamW
+from pdtlib.engine.pending import Pending
 from pdtlib.engine.tensor_parallel import loss, regions
 
 SUM, SEQUENCE = False, True

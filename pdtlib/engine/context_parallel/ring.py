@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
-from pdtlib.engine.collectives import Pending, start_ring_shift
 from pdtlib.engine.mesh import Group
+from pdtlib.engine.pending import Pending
 from pdtlib.engine.tensor_parallel.regions import forward_phase
+from pdtlib.engine.transfers import start_ring_shift
 
 Part = tuple[slice, slice, bool]
 WHOLE = slice(None)

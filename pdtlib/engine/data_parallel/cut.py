@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from pdtlib.engine.collectives import start_all_reduce
 from pdtlib.engine.data_parallel.experts import Experts
 from pdtlib.engine.data_parallel.flat import Flat
 from pdtlib.engine.mesh import Group
+from pdtlib.engine.transfers import start_all_reduce
 
 
 @dataclass(frozen=True)

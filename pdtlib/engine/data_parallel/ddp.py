@@ -12,12 +12,13 @@ from itertools import groupby
 import torch
 from torch import nn
 
-from pdtlib.engine.collectives import Pending, start_all_reduce
 from pdtlib.engine.data_parallel.cut import ModelCut
 from pdtlib.engine.data_parallel.flat import Flat
 from pdtlib.engine.data_parallel.parts import Named, Share, shares
 from pdtlib.engine.data_parallel.replica import Replica
 from pdtlib.engine.mesh import Group
+from pdtlib.engine.pending import Pending
+from pdtlib.engine.transfers import start_all_reduce
 from pdtlib.plan.sharding import buckets
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from pdtlib.engine.collectives import Pending, start_broadcast, start_reduce_scatter
 from pdtlib.engine.mesh import Group
+from pdtlib.engine.pending import Pending
+from pdtlib.engine.transfers import start_broadcast, start_reduce_scatter
 from pdtlib.plan.sharding import padded_numel, shard_range
 
 HALF = (torch.bfloat16, torch.float16)

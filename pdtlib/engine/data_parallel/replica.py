@@ -21,11 +21,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from pdtlib.engine.collectives import Pending, start_all_gather, start_broadcast
 from pdtlib.engine.data_parallel.cut import ModelCut
 from pdtlib.engine.data_parallel.flat import Flat
 from pdtlib.engine.data_parallel.parts import Named
 from pdtlib.engine.mesh import Group
+from pdtlib.engine.pending import Pending
+from pdtlib.engine.transfers import start_all_gather, start_broadcast
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:

@@ -4,9 +4,10 @@ from collections.abc import Callable, Hashable, Sequence
 
 from torch import nn
 
-from pdtlib.engine.collectives import Pending, start_all_gather
 from pdtlib.engine.data_parallel.flat import Flat
 from pdtlib.engine.data_parallel.parts import Named
+from pdtlib.engine.pending import Pending
+from pdtlib.engine.transfers import start_all_gather
 from pdtlib.plan.sharding import ROOT, group_units
 
 

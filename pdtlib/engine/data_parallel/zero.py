@@ -10,10 +10,11 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from pdtlib.engine.collectives import Pending, start_reduce_scatter
 from pdtlib.engine.data_parallel.ddp import DDP, Line
 from pdtlib.engine.data_parallel.flat import Flat
+from pdtlib.engine.pending import Pending
 from pdtlib.engine.split_backward import left_for_later
+from pdtlib.engine.transfers import start_reduce_scatter
 
 
 class Zero1(DDP):

@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from pdtlib.engine.collectives import Pending
 from pdtlib.engine.data_parallel.cut import ModelCut
 from pdtlib.engine.data_parallel.flat import Flat
 from pdtlib.engine.data_parallel.parts import places
 from pdtlib.engine.data_parallel.replica import Replica, tensors_in
 from pdtlib.engine.data_parallel.units import Unit, unit_members
 from pdtlib.engine.mesh import Group
+from pdtlib.engine.pending import Pending
 from pdtlib.engine.split_backward import left_for_later
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pdtlib.engine.collectives import start_all_to_all
 from pdtlib.engine.mesh import Group
 from pdtlib.engine.tensor_parallel.regions import forward_phase
+from pdtlib.engine.transfers import start_all_to_all
 
 Splits = tuple[Sequence[int], Sequence[int]]
 """Rows that this rank sends to, and receives from, every rank."""

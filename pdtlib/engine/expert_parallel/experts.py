@@ -5,11 +5,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from pdtlib.engine.collectives import start_all_reduce
 from pdtlib.engine.data_parallel.experts import Experts
 from pdtlib.engine.expert_parallel.exchange import Exchange
 from pdtlib.engine.mesh import Group, Mesh
 from pdtlib.engine.models.moe import MoE
+from pdtlib.engine.transfers import start_all_reduce
 
 
 def expert_parallel(module: nn.Module, mesh: Mesh) -> None:

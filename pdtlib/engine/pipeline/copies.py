@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from pdtlib.engine.collectives import Pending
 from pdtlib.engine.mesh import Group
+from pdtlib.engine.pending import Pending
 
 
 def start_sum(buffer: torch.Tensor, group: Group, *, partner: int, phase: str) -> Pending:

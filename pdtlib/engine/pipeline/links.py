@@ -18,8 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pdtlib.engine.collectives import Pending
 from pdtlib.engine.mesh import Group
+from pdtlib.engine.pending import Pending
 
 UNFINISHED = 2
 AHEAD = 1

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from pdtlib.engine.collectives import Pending
 from pdtlib.engine.mesh import Group
+from pdtlib.engine.pending import Pending
 from pdtlib.engine.split_backward import is_deferring, later
 from pdtlib.engine.tensor_parallel.regions import (
     forward_phase,

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from pdtlib.engine.collectives import start_all_reduce
 from pdtlib.engine.loss import IGNORED
 from pdtlib.engine.mesh import Group
+from pdtlib.engine.transfers import start_all_reduce
 from pdtlib.plan.sharding import shard_range
 
 

@@ -13,13 +13,9 @@ from typing import Any
 
 import torch
 
-from pdtlib.engine.collectives import (
-    Pending,
-    start_all_gather,
-    start_all_reduce,
-    start_reduce_scatter,
-)
 from pdtlib.engine.mesh import Group
+from pdtlib.engine.pending import Pending
+from pdtlib.engine.transfers import start_all_gather, start_all_reduce, start_reduce_scatter
 
 
 def forward_phase() -> str:

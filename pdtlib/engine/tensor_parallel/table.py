@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from pdtlib.engine.collectives import start_broadcast
 from pdtlib.engine.data_parallel.cut import ModelCut
 from pdtlib.engine.mesh import Group
 from pdtlib.engine.models.moe import MoE
@@ -39,6 +38,7 @@ from pdtlib.engine.tensor_parallel.regions import (
     reduce_from,
     scatter_sequence,
 )
+from pdtlib.engine.transfers import start_broadcast
 from pdtlib.plan.spec import Model
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pdtlib.engine.collectives import start_all_reduce
 from pdtlib.engine.mesh import Group, build_mesh
+from pdtlib.engine.transfers import start_all_reduce
 from pdtlib.plan.job import Job
 from pdtlib.resilience.asynchronous.task import FlatAdamW, Task
 
