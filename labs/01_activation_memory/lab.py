@@ -6,16 +6,15 @@ autograd saved, and compares them tensor by tensor. On a CPU every byte must agr
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import saved
 import torch
 
+from pdtlib.book.lab_parser import LabParser
 from pdtlib.plan.activations import SavedTensor, Setting, layer_tensors
 from pdtlib.plan.activations_cpu import cpu_layer_tensors
 from pdtlib.plan.spec import Model
@@ -119,12 +118,7 @@ def show(report: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--preset", choices=sorted(PRESETS), default="laptop")
-    parser.add_argument("--json", type=Path, help="write predicted, measured and error to this file")
-    options = parser.parse_args()
-    if options.preset != "laptop" and not torch.cuda.is_available():
-        parser.error(f"--preset {options.preset}: needs a GPU; valid here: laptop")
+    options = LabParser(__doc__, PRESETS).parse_args()
     device = torch.device("cpu" if options.preset == "laptop" else "cuda")
     hidden, heads, _, seq, micro_batch = PRESETS[options.preset]
     print(f"one layer on {device.type}, bf16: s={seq} b={micro_batch} h={hidden} a={heads} (bytes)")

@@ -8,7 +8,6 @@ with one fault, which the diagnosis of `pdt compare` must name. Exits with 1 whe
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import statistics
@@ -19,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pdtlib.book.lab_parser import LabParser
 from pdtlib.book.measured import Row, lines
 from pdtlib.engine.training.run_dir import read_job, read_metrics
 from pdtlib.observe import prepared
@@ -144,9 +144,7 @@ def faults(folder: Path) -> Iterator[tuple[Row, dict[str, Any]]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--preset", choices=sorted(PRESETS), default="laptop")
-    parser.add_argument("--json", type=Path, help="write predicted, measured and error to this file")
+    parser = LabParser(__doc__, PRESETS)
     parser.add_argument("--traces", type=Path, help="only write the six prepared traces into this folder")
     options = parser.parse_args()
     if options.traces:

@@ -160,7 +160,21 @@ def test_lab_02_fails_when_a_rank_fails() -> None:
     assert "there is no such file" in done.stdout
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+WITH_PRESETS = [
+    folder for folder in FOLDERS if "LabParser(" in (folder / "lab.py").read_text(encoding="utf-8")
+]
+
+
+def test_every_lab_with_presets_has_the_common_command_line() -> None:
+    found = [
+        folder
+        for folder in FOLDERS
+        if hasattr(load(folder / "lab.py", f"presets_of_{folder.name}"), "PRESETS")
+    ]
+    assert found == WITH_PRESETS
+
+
+@pytest.mark.parametrize("folder", WITH_PRESETS, ids=lambda folder: folder.name)
 def test_a_preset_that_needs_a_gpu_says_so(folder: Path) -> None:
     done = run([sys.executable, str(folder / "lab.py"), "--preset", "gpu"], env={"CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 2
