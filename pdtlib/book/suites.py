@@ -1,8 +1,9 @@
 """Every check of the project, in the order of ``make test``: ``python -m pdtlib.book.suites [NAME...]``.
 
 All suites run, also after one has failed. The summary at the end has each one's time, the processor
-time of its processes and its closing line; the exit status is 1 when any failed. Tests that start
-several processes of their own do not run beside others, so that they don't fight for the cores.
+time of its processes and its closing line; the exit status is 1 when any failed. Tests that start processes
+of their own wait for them most of the time, so two files of them run side by side; those that cut links, kill
+nodes and measure how long it takes to notice run alone.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from pdtlib.book import normalise
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-MULTIPROCESS = ("engine", "train", "testbed", "resilience", "observe", "exercises", "cli", "labs")
+MULTIPROCESS = ("engine", "train", "observe", "exercises", "cli", "labs")
+ALONE = ("testbed", "resilience")
 BROWSER = ("site",)
 ELSEWHERE = ("targets",)  # in a Python environment of its own
 CELL_TIMEOUT_S = 300
@@ -53,14 +55,16 @@ def suites(jobs: int, root: Path = ROOT) -> Iterator[Suite]:
         ],
     )
     folders = sorted(path.name for path in (root / "tests").iterdir() if list(path.rglob("test_*.py")))
-    light = [f"tests/{name}" for name in folders if name not in MULTIPROCESS + BROWSER + ELSEWHERE]
-    alone = [f"tests/{name}" for name in folders if name in MULTIPROCESS]
+    light = [f"tests/{name}" for name in folders if name not in MULTIPROCESS + ALONE + BROWSER + ELSEWHERE]
+    several = [f"tests/{name}" for name in folders if name in MULTIPROCESS]
+    alone = [f"tests/{name}" for name in folders if name in ALONE]
     parallel = ["-n", str(jobs)]
     yield Suite(
         name="light",
         commands=[[*pytest, *parallel, *DOCTESTS, "pdtlib/plan", "pdtlib/figures", *light]],
     )
-    yield Suite(name="processes", commands=[[*pytest, *alone]])
+    yield Suite(name="processes", commands=[[*pytest, *parallel, "--dist", "loadfile", *several]])
+    yield Suite(name="alone", commands=[[*pytest, *alone]])
     yield Suite(name="targets", commands=[["make", "--no-print-directory", "test-targets"]])
     nbval = ["--nbval", "--nbval-current-env", f"--nbval-cell-timeout={CELL_TIMEOUT_S}"]
     nbval += ["--nbval-sanitize-with", "tests/nbval_sanitize.cfg", *parallel, "--dist", "loadscope"]
