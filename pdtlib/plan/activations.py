@@ -16,6 +16,7 @@ The list gives the other forms too: gated MLPs, grouped KV heads, flash attentio
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pdtlib.plan.sharding import shard_numel
 from pdtlib.plan.spec import Model
@@ -76,6 +77,7 @@ def layer_tensors(model: Model, *, setting: Setting) -> tuple[SavedTensor, ...]:
     return (*_attention(model, setting), *(_mlp if model.moe is None else _experts)(model, setting))
 
 
+@lru_cache(maxsize=4096)
 def layer_bytes(model: Model, *, setting: Setting) -> float:
     """Bytes of :func:`layer_tensors`.
 

@@ -44,7 +44,12 @@ def layout_of(job: Job) -> Layout:
     """Where the job's schedule puts the model's positions; a pipeline of one stage is a plain loop."""
     parallel = job.parallel
     kind = FAMILIES[parallel.schedule].layout if parallel.pp > 1 else "loop"
-    return Layout(kind=kind, stages=parallel.pp, chunks=2 if kind == "two-way" else parallel.vpp)
+    return _layout(kind, parallel.pp, 2 if kind == "two-way" else parallel.vpp)
+
+
+@lru_cache(maxsize=1024)
+def _layout(kind: str, stages: int, chunks: int) -> Layout:
+    return Layout(kind=kind, stages=stages, chunks=chunks)
 
 
 def chunks_of(job: Job, stage: int) -> tuple[Chunk, ...]:

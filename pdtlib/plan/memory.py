@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from pdtlib.plan.activations import Setting, layer_bytes, logits_bytes
 from pdtlib.plan.activations_cpu import cpu_layer_tensors, cpu_outside_bytes
-from pdtlib.plan.chunks import Chunk, chunks_of, has_first, has_last, num_recomputed
+from pdtlib.plan.chunks import chunks_of, has_first, has_last, num_recomputed
 from pdtlib.plan.flats import gathered_bytes, held_bytes
 from pdtlib.plan.sharding import shard_numel
 from pdtlib.plan.spec import Job
@@ -100,11 +100,16 @@ def kept_for_backward(job: Job, stage: int) -> tuple[float, float]:
     """Bytes of activations, and of fp32 logits, on a rank of this pipeline stage."""
     model, parallel, setting = job.model, job.parallel, setting_of(job)
     in_flight = chunks_in_flight(job, stage)
-    largest = max(_chunk_bytes(job, chunk) for chunk in chunks_of(job, stage))
+    chunks = chunks_of(job, stage)
+    whole = one_layer_bytes(job, replace(setting, recompute="none"))
+    again = one_layer_bytes(job, setting)
+    largest = max(
+        (len(chunk.layers) - chunk.recomputed) * whole + chunk.recomputed * again for chunk in chunks
+    )
     activations = in_flight * largest + recomputed_layer_bytes(job, stage)
     first, last = has_first(job, stage), has_last(job, stage)
     micro_batches = -(-in_flight // parallel.vpp)
-    if any(chunk.recomputed < len(chunk.layers) for chunk in chunks_of(job, stage)):
+    if any(chunk.recomputed < len(chunk.layers) for chunk in chunks):
         setting = replace(setting, recompute="none")  # what such layers share is kept
     activations += micro_batches * _outside_bytes(job, setting, first=first, last=last)
     logits = 0.0
@@ -112,13 +117,6 @@ def kept_for_backward(job: Job, stage: int) -> tuple[float, float]:
         tokens = setting.micro_batch * setting.seq / setting.cp
         logits = micro_batches * logits_bytes(tokens, vocab=model.vocab, tp=parallel.tp)
     return activations, logits
-
-
-def _chunk_bytes(job: Job, chunk: Chunk) -> float:
-    """What one micro-batch keeps in the layers of a chunk."""
-    setting = setting_of(job)
-    kept = (len(chunk.layers) - chunk.recomputed) * one_layer_bytes(job, replace(setting, recompute="none"))
-    return kept + chunk.recomputed * one_layer_bytes(job, setting)
 
 
 def on_cpu(job: Job) -> bool:

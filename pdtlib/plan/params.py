@@ -10,7 +10,7 @@ from functools import lru_cache
 from math import prod
 
 from pdtlib.plan.chunks import passed_chunks
-from pdtlib.plan.spec import Job, Model
+from pdtlib.plan.spec import Job, Model, Parallel
 
 PARTS = ("embedding", "positions", "attention", "mlp", "router", "experts", "norm", "head")
 
@@ -151,6 +151,12 @@ def stages(job: Job) -> tuple[Stage, ...]:
     The layers are a complete, disjoint partition; the parameters, less tied copies, sum to the model's total.
     DualPipe's second copy of the model is not in it.
     """
+    parallel = Parallel(pp=job.parallel.pp, vpp=job.parallel.vpp, schedule=job.parallel.schedule)
+    return _stages(Job(model=job.model, parallel=parallel))
+
+
+@lru_cache(maxsize=1024)
+def _stages(job: Job) -> tuple[Stage, ...]:
     model = job.model
     before = sum(spec.numel for spec in tensors_before(model))
     after = sum(spec.numel for spec in tensors_after(model))

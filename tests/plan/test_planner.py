@@ -2,15 +2,16 @@
 
 import json
 import time
+from collections import Counter
 
 import pytest
 
 from pdtlib.cli import app
 from pdtlib.plan import presets
 from pdtlib.plan.job import from_dict, replace, validate
-from pdtlib.plan.planner import plan, scaling, sizes_for
+from pdtlib.plan.planner import candidates, plan, scaling, sizes_for
 from pdtlib.plan.planner.article import TABLE, check_row
-from pdtlib.plan.planner.search import OUT_OF_MEMORY
+from pdtlib.plan.planner.search import OUT_OF_MEMORY, _fewest_recomputed
 from pdtlib.plan.time.constants import USUAL_SOFTWARE, system_of
 from pdtlib.plan.time.footprint import footprint
 from pdtlib.plan.time.step import step_time
@@ -111,6 +112,25 @@ def test_405b_on_16384_gpus_is_planned_in_seconds():
     best = plan(LLAMA_405B, num_gpus=16384).plans[0]
     assert time.process_time() - start < 5
     assert 0.4 < best.mfu < 0.6  # Llama 3's own run reached 41 % (arXiv:2407.21783, Table 4)
+
+
+@pytest.mark.parametrize(("job", "gpus"), [(LLAMA_8B, 8), (job_on("mixtral-8x7b", 256), 32)])
+def test_the_best_is_the_best_of_all_that_fit(job, gpus):
+    """Layouts that the search leaves after a bound are timed here, too: none of them is faster."""
+    best = plan(job, num_gpus=gpus, top=1)
+    system, capacity = system_of(job), presets.GPUS[job.hardware.gpu].memory_bytes
+    fitting = []
+    for layout in candidates(job, num_gpus=gpus, rejected=Counter()):
+        held = footprint(layout, software=USUAL_SOFTWARE)
+        if held <= capacity:
+            full = layout.train.recompute == "full"
+            fitting.append(_fewest_recomputed(layout, held, capacity, USUAL_SOFTWARE)[0] if full else layout)
+    assert len(fitting) > 100
+    steps = [step_time(layout, system=system).step_s for layout in fitting]
+    assert best.plans[0].time.step_s == min(steps)
+    least = [step_time(layout, system=system, most_actions=0).step_s for layout in fitting]
+    assert all(bound <= seconds for bound, seconds in zip(least, steps, strict=True))
+    assert any(bound < 0.9 * seconds for bound, seconds in zip(least, steps, strict=True))
 
 
 def test_scaling_curves():

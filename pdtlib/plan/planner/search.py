@@ -1,5 +1,11 @@
-"""Rank the layouts: predicted time of those that fit, what bounds the best, what the next loses."""
+"""Rank the layouts: predicted time of those that fit, what bounds the best, what the next loses.
 
+Every layout's memory is worked out, since those that do not fit are counted. Times are looked at best first,
+each in steps that cost more and more, and a layout whose lower bound is behind the best is not looked at
+again; so the answer is that of timing all of them.
+"""
+
+import heapq
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,11 +21,18 @@ from pdtlib.plan.time.machine import System
 from pdtlib.plan.time.step import StepTime, step_time
 
 _Timed = tuple[float, float, int, Job, StepTime]  # seconds, bytes, order of discovery, layout, its time
+# Seconds at least, how they were found, bytes, order of discovery, layout. Of equal seconds the coarser looks
+# come first, so that layouts come out in the order of their first look.
+_Look = tuple[float, int, float, int, Job]
+_WITHOUT_RECOMPUTING, _WITHOUT_WAITING, _FIRST_LOOK = range(3)
 
 FEW_ACTIONS = 256
 """Actions of a pipeline that the first look simulates; see :func:`pdtlib.plan.time.pipeline.pipeline_s`."""
 FIRST_LOOK_ERROR = 0.05
 """What the first look may be wrong by; a layout that could still be among the best is timed again."""
+
+ROUNDING = 1e-9
+"""What a bound may be off by when its sums are rounded elsewhere."""
 
 OUT_OF_MEMORY = "does not fit in the GPU's memory"
 NOT_NEEDED = "recomputes, and fits without"
@@ -83,8 +96,7 @@ def plan(
     capacity = hardware_file.memory_bytes(job) if memory_bytes is None else memory_bytes
     assert capacity is not None, "system_of knows the hardware"
     rejected: Counter[str] = Counter()
-    found: list[_Timed] = []
-    fitting = 0
+    found: list[_Look] = []
     fits_without: Job | None = None  # the last layout that fits and recomputes nothing
     looked_at = candidates(job, num_gpus=total, rejected=rejected, schedules=schedules)
     for number, layout in enumerate(looked_at):
@@ -97,15 +109,32 @@ def plan(
         elif fits_without is not None and _alike(layout, fits_without):
             rejected[NOT_NEEDED] += 1
             continue
-        if layout.train.recompute == "full":
-            layout, held = _fewest_recomputed(layout, held, capacity, software)
-        fitting += 1
-        time = step_time(layout, system=system, most_actions=FEW_ACTIONS)
-        found.append((time.step_s, held, number, layout, time))
-    found.sort(key=lambda item: item[:3])
-    best = _second_look(found, top, system)
+        found.append(_least(layout, held, number, system))
+    fitting = len(found)
+    best = _fastest(found, top, system, capacity, software)
     plans = tuple(_plan(chosen, time, held) for _, held, _, chosen, time in best)
     return Ranking(plans, fitting, dict(rejected))
+
+
+def _least(layout: Job, held: float, number: int, system: System) -> _Look:
+    """A bound from what the layout computes and sends. How many layers it must recompute is not known yet."""
+    full = layout.train.recompute == "full"
+    lightest = replace(layout, train=replace(layout.train, recompute="none")) if full else layout
+    seconds = step_time(lightest, system=system, most_actions=0).step_s
+    if full:
+        return seconds * (1 - ROUNDING), _WITHOUT_RECOMPUTING, held, number, layout
+    return seconds, _WITHOUT_WAITING, held, number, layout
+
+
+def _closer(look: _Look, system: System, capacity: float, software: str) -> _Look:
+    """The next, closer look at a layout."""
+    _, kind, held, number, layout = look
+    if kind == _WITHOUT_RECOMPUTING:
+        layout, held = _fewest_recomputed(layout, held, capacity, software)
+        seconds = step_time(layout, system=system, most_actions=0).step_s
+    else:
+        seconds = step_time(layout, system=system, most_actions=FEW_ACTIONS).step_s
+    return seconds, kind + 1, held, number, layout
 
 
 def _alike(job: Job, other: Job) -> bool:
@@ -130,13 +159,19 @@ def _fewest_recomputed(job: Job, held: float, capacity: float, software: str) ->
     return best
 
 
-def _second_look(found: list[_Timed], top: int, system: System) -> list[_Timed]:
-    """The ``top`` best, timed by their whole schedules; ``found`` is in the order of the first look."""
+def _fastest(found: list[_Look], top: int, system: System, capacity: float, software: str) -> list[_Timed]:
+    """The ``top`` best, timed by their whole schedules."""
     timed: list[_Timed] = []
     best: list[_Timed] = []
-    for rough_s, held, number, layout, _ in found:
-        if len(best) == top and rough_s * (1 - FIRST_LOOK_ERROR) > best[-1][0]:
+    heapq.heapify(found)
+    while found:
+        if len(best) == top and found[0][0] * (1 - FIRST_LOOK_ERROR) > best[-1][0]:
             break
+        look = heapq.heappop(found)
+        _, kind, held, number, layout = look
+        if kind != _FIRST_LOOK:
+            heapq.heappush(found, _closer(look, system, capacity, software))
+            continue
         time = step_time(layout, system=system)
         timed.append((time.step_s, held, number, layout, time))
         timed.sort(key=lambda item: item[:3])

@@ -88,7 +88,11 @@ def places_work(job: Job, *, system: System, fewer_at_ends: Ends = NO_ENDS) -> l
 
 def stages_work(job: Job, *, system: System, fewer_at_ends: Ends = NO_ENDS) -> list[StageWork]:
     """What a micro-batch costs on every stage: the mean over micro-batches, where some pass other chunks."""
-    places = places_work(job, system=system, fewer_at_ends=fewer_at_ends)
+    return stages_of(job, places_work(job, system=system, fewer_at_ends=fewer_at_ends))
+
+
+def stages_of(job: Job, places: list[list[StageWork]]) -> list[StageWork]:
+    """:func:`stages_work` from what :func:`places_work` found."""
     copies = layout_of(job).copies
     return [reduce(StageWork.__add__, works) * (1 / copies) for works in places]
 

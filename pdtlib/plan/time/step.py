@@ -16,7 +16,7 @@ from pdtlib.plan.time.kernels import moved_s
 from pdtlib.plan.time.layer import Work
 from pdtlib.plan.time.machine import System
 from pdtlib.plan.time.pipeline import MOST_ACTIONS, pipeline_s
-from pdtlib.plan.time.stage import NO_ENDS, Ends, StageWork, places_work, stages_work
+from pdtlib.plan.time.stage import NO_ENDS, Ends, StageWork, places_work, stages_of
 
 
 @dataclass(frozen=True)
@@ -43,21 +43,24 @@ def step_time(
     """Seconds of one step of ``job`` on ``system``.
 
     For ``fewer_at_ends`` see :func:`~pdtlib.plan.time.stage.places_work`; for ``most_actions``, which trades
-    exactness for speed, :func:`~pdtlib.plan.time.pipeline.pipeline_s`.
+    exactness for speed, :func:`~pdtlib.plan.time.pipeline.pipeline_s`. With 0 of them no stage waits for
+    another, which no real step can better.
     """
     parallel, m = job.parallel, job.gradient_accumulation
     places = places_work(job, system=system, fewer_at_ends=fewer_at_ends)
-    work = stages_work(job, system=system, fewer_at_ends=fewer_at_ends)
+    work = stages_of(job, places)
     slowest = max(work, key=lambda stage: stage.total)
     send_s, blocked_s = _sends(job, system)
-    length_s = pipeline_s(
-        parallel.schedule,
-        [[chunk.times(blocked_s=blocked_s) for chunk in chunks] for chunks in places],
-        micro_batches=m,
-        transfer_s=send_s - blocked_s,
-        most_actions=most_actions,
-    )
     exposed_send_s = 2 * blocked_s * parallel.vpp
+    length_s = m * (slowest.total + exposed_send_s)
+    if most_actions:
+        length_s = pipeline_s(
+            parallel.schedule,
+            [[chunk.times(blocked_s=blocked_s) for chunk in chunks] for chunks in places],
+            micro_batches=m,
+            transfer_s=send_s - blocked_s,
+            most_actions=most_actions,
+        )
     pace = slowest.forward + slowest.backward
     optimizer_s = _optimizer_s(job, system)
     compute_s = m * pace.compute_s + optimizer_s + system.software.step_s
