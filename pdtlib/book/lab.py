@@ -42,14 +42,19 @@ def launch_line(lab: Path) -> str:
 
 
 def command(lab: Path, arguments: tuple[str, ...]) -> list[str]:
-    """The launch line as a command of this environment: ``torchrun`` and ``python`` of the running Python."""
-    program, *rest = shlex.split(launch_line(lab))
+    """The launch line of a lab as a command of this environment."""
+    return [*_words(launch_line(lab)), *arguments]
+
+
+def _words(line: str) -> list[str]:
+    """A line's words, with ``torchrun`` and ``python`` of the running Python."""
+    program, *rest = shlex.split(line)
     programs = {
         "torchrun": [sys.executable, "-m", "torch.distributed.run"],
         "python": [sys.executable],
         "python3": [sys.executable],
     }
-    return [*programs.get(program, [program]), *rest, *arguments]
+    return [*programs.get(program, [program]), *rest]
 
 
 def run_lab(number: str, *arguments: str, timeout_s: float = 300) -> Any:
@@ -62,27 +67,35 @@ def run_lab(number: str, *arguments: str, timeout_s: float = 300) -> Any:
     print("$", " ".join([launch_line(lab), *arguments]), flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.json"
-        process = subprocess.Popen(
-            command(lab, (*arguments, "--json", str(report))),
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            out, err = process.communicate(timeout=timeout_s)
-        except BaseException as reason:
-            _end(process)
-            if isinstance(reason, subprocess.TimeoutExpired):
-                raise RuntimeError(f"lab {lab.parent.name} took longer than {timeout_s:g} s") from None
-            raise
-        print(out, end="")
-        if process.returncode:
-            raise RuntimeError(
-                f"lab {lab.parent.name} failed (exit {process.returncode}):\n{(out + err)[-4000:]}"
-            )
+        _run(command(lab, (*arguments, "--json", str(report))), f"lab {lab.parent.name}", timeout_s)
         return json.loads(report.read_text(encoding="utf-8"))
+
+
+def run_program(line: str, *, timeout_s: float = 120) -> None:
+    """Run a program as a reader types it, and print the line and what it prints; errors as for a lab."""
+    print("$", line, flush=True)
+    _run(_words(line), line, timeout_s)
+
+
+def _run(program: list[str], name: str, timeout_s: float) -> None:
+    process = subprocess.Popen(
+        program,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except BaseException as reason:
+        _end(process)
+        if isinstance(reason, subprocess.TimeoutExpired):
+            raise RuntimeError(f"{name} took longer than {timeout_s:g} s") from None
+        raise
+    print(out, end="")
+    if process.returncode:
+        raise RuntimeError(f"{name} failed (exit {process.returncode}):\n{(out + err)[-4000:]}")
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -149,3 +149,13 @@ def test_every_folder_of_tests_is_in_a_suite():
     for path in (ROOT / "tests").rglob("test_*.py"):
         folder = path.relative_to(ROOT).parent.as_posix()
         assert any(part == folder or folder.startswith(part + "/") for part in named.split()), folder
+
+
+def test_a_program_runs_as_it_is_typed(capsys):
+    lab.run_program("python -c 'import sys; print(6 * 7); print(sys.executable)'")
+    assert capsys.readouterr().out.splitlines()[1:] == ["42", sys.executable]
+
+
+def test_a_program_that_fails_says_so():
+    with pytest.raises(RuntimeError, match=r"failed \(exit 3\)"):
+        lab.run_program("python -c 'raise SystemExit(3)'")
