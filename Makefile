@@ -15,12 +15,13 @@ JOBS ?= 2
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help environment book test test-targets matrix mutants layouts dryruns serve lab check format notebooks browser clean
+.PHONY: help environment book test test-targets test-slurm matrix mutants layouts dryruns serve lab check format notebooks browser clean
 
 help:
 	@echo "make book        the site, in _build/html (every notebook is executed)"
 	@echo "make test        the site, then every test and every check"
 	@echo "make test-targets  DeepSpeed, torchtitan and megatron-core read what pdt exports (part of make test)"
+	@echo "make test-slurm  labs/cluster's batch files on a Slurm of one node (needs slurm-wlm and munge installed)"
 	@echo "make matrix      every model, layout and ZeRO stage against one process, on up to 8 processes"
 	@echo "make mutants     the engine without each of its messages and divisions: a test must fail"
 	@echo "make layouts     one job in seven layouts on 8 processes: the same loss curve"
@@ -58,6 +59,10 @@ test: book
 # The targets stand over .venv, which stays as it is: its packages are found through a .pth file.
 test-targets: $(TARGETS)/.installed
 	@$(TARGETS)/bin/python -m pytest -q -p no:cacheprovider -W ignore --durations=15 --durations-min=5 tests/targets
+
+# Not part of make test: the packages are the system's. Nothing of the system's own configuration is touched.
+test-slurm: environment
+	@$(BIN)/python -m pytest -q -p no:cacheprovider --durations=5 tests/slurm
 
 $(TARGETS)/.installed: tests/targets/requirements.txt $(VENV)/.installed
 	@rm -rf $(TARGETS)

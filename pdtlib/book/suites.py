@@ -24,7 +24,7 @@ BIN = Path(sys.executable).parent
 MULTIPROCESS = ("engine", "train", "observe", "exercises", "cli", "labs")
 ALONE = ("testbed", "resilience")
 BROWSER = ("site",)
-ELSEWHERE = ("targets",)  # in a Python environment of its own
+ELSEWHERE = ("targets", "slurm")  # in a Python environment of its own; with the system's Slurm
 CELL_TIMEOUT_S = 300
 # What runs inside Pyodide would change this interpreter if it were looked through for examples.
 DOCTESTS = ("--doctest-modules", "--ignore=tests/plan_pyodide/suite.py")

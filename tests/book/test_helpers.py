@@ -145,7 +145,11 @@ def test_every_folder_of_tests_is_in_a_suite():
     named = " ".join(part for suite in suites.suites(2) for command in suite.commands for part in command)
     assert "test-targets" in named
     named += " tests/targets"  # which is what the Makefile's test-targets runs
-    assert "$(TARGETS)/bin/python -m pytest" in (ROOT / "Makefile").read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "$(TARGETS)/bin/python -m pytest" in makefile
+    assert "tests/slurm" in makefile
+    assert "make test-slurm" in (ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8")
+    named += " tests/slurm"  # which a job of its own runs, where the system has Slurm
     for path in (ROOT / "tests").rglob("test_*.py"):
         folder = path.relative_to(ROOT).parent.as_posix()
         assert any(part == folder or folder.startswith(part + "/") for part in named.split()), folder

@@ -7,12 +7,15 @@ agents, the labs and exit statuses are real.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 from lab_running import ROOT, run
@@ -137,8 +140,34 @@ def test_a_job_that_cannot_work_is_refused_before_the_nodes_start(
     assert not (tmp_path / "run").exists()
 
 
+def kubernetes_job() -> dict[str, Any]:
+    return yaml.safe_load((CLUSTER / "pytorchjob.yaml").read_text(encoding="utf-8"))
+
+
+def faults_of(job: dict[str, Any]) -> list[str]:
+    """What the published schema says against a training job; kubernetes/derive.py says where it is from."""
+    schema = json.loads((Path(__file__).parent / "kubernetes" / "pytorchjob.schema.json").read_text("utf-8"))
+    return [error.message for error in jsonschema.Draft7Validator(schema).iter_errors(job)]
+
+
+def test_the_kubernetes_job_fits_the_published_schema() -> None:
+    assert faults_of(kubernetes_job()) == []
+
+
+def test_the_schema_finds_what_kubernetes_would_refuse() -> None:
+    job = kubernetes_job()
+    del job["spec"]["runPolicy"]
+    job["spec"]["nprocPerNode"] = 8
+    pod = job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+    pod["container"] = pod.pop("containers")
+    pod["volumes"][0]["emptyDir"]["medum"] = pod["volumes"][0]["emptyDir"].pop("medium")
+    found = "\n".join(faults_of(job))
+    for fault in ("'runPolicy' is a required", "8 is not of type 'string'", "'container' was", "'medum' was"):
+        assert fault in found
+
+
 def test_the_kubernetes_job_runs_a_lab_that_exists() -> None:
-    spec = yaml.safe_load((CLUSTER / "pytorchjob.yaml").read_text(encoding="utf-8"))["spec"]
+    spec = kubernetes_job()["spec"]
     replicas = spec["pytorchReplicaSpecs"]
     assert set(replicas) == {"Master", "Worker"}
     for replica in replicas.values():

@@ -180,5 +180,6 @@ class Report:
         write_perfetto(out / "trace.json", ranks={one["rank"]: one["spans"] for one in everyone})
         self._metrics.close()
         self._tensorboard.close()
-        self.terminal.say(f"done: {self.run.steps} steps, in {out}")
+        if self.first + steps_done == self.run.steps:
+            self.terminal.say(f"done: {self.run.steps} steps, in {out}")
         self.terminal.close()
