@@ -57,8 +57,8 @@ def plan(seed: int, *, testbed: bool) -> dict[str, Any]:
     if testbed and seed % 4 == 3:
         return {
             "fault": NODES[seed // 4 % len(NODES)],
-            "rank": 1,
             "step": random_.randrange(2, 8),
+            "rank": random_.randrange(RANKS),
             "stage": 0,
         }
     fault = faults.draw(seed, kinds=LOCAL, ranks=RANKS, steps=STEPS, save_every=SAVE_EVERY)
@@ -109,17 +109,18 @@ def one(seed: int, folder: Path, *, testbed: bool) -> dict[str, Any]:
 def on_testbed(
     planned: dict[str, Any], job: Path, out: Path, options: list[str], *, name: str
 ) -> tuple[int, tuple[str, ...], int]:
-    """The run on two nodes of one rank each, while node 1 or its link is lost."""
+    """The run on two nodes of one rank each, while a node or its link is lost."""
+    node = planned["rank"]
     testbed = cluster.up(name, nodes=2, ranks=1, inter=LINK)
 
     def strike() -> None:
         if planned["fault"] == "link":
-            cluster.set_link(1, False, name=name)
-            threading.Timer(12.0, lambda: cluster.set_link(1, True, name=name)).start()
+            cluster.set_link(node, False, name=name)
+            threading.Timer(12.0, lambda: cluster.set_link(node, True, name=name)).start()
             return
-        cluster.kill_node(1, name=name)
+        cluster.kill_node(node, name=name)
         if planned["fault"] == "node-returns":
-            cluster.start_node(1, name=name)
+            cluster.start_node(node, name=name)
 
     try:
         code, words = trials.run_testbed(

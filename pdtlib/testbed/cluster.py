@@ -26,6 +26,10 @@ MOST_NODES = 16
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
+SWITCH_ADDRESS = "10.77.0.254"
+"""The switch's own address; what listens there outlives any node."""
+
+
 class NoTestbed(ValueError):
     """A command for a testbed or a node that is not up."""
 
@@ -113,6 +117,7 @@ def up(name: str = "default", *, nodes: int, ranks: int, inter: str) -> Testbed:
             switch.network("ip", "link", "set", "lo", "up")
             switch.network("ip", "link", "add", "br0", "type", "bridge")
             switch.network("ip", "link", "set", "br0", "mtu", str(MTU_BYTES), "up")
+            switch.network("ip", "address", "add", f"{SWITCH_ADDRESS}/24", "dev", "br0")
             # The second form is the address as a socket of IPv6 sees it, which is what torch asks for.
             hosts = [
                 f"{form}{address(node)} node{node}\n" for node in range(nodes) for form in ("", "::ffff:")

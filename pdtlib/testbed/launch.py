@@ -1,6 +1,7 @@
 """A multi-node torchrun in the testbed: one agent a node, as Slurm or Kubernetes would start them.
 
-The agents meet at node 0, which hosts the rendezvous. This module only starts them, passes on what they
+The agents meet at node 0, which hosts the rendezvous; where nodes may come and go, at the switch, so that
+node 0 may be lost like any other. This module only starts them, passes on what they
 print, and, where nodes may come and go, starts one again on a node that has come back; everything else is
 torchrun's own doing.
 """
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from pdtlib.testbed.cluster import NoTestbed, Testbed, address, find
+from pdtlib.testbed.cluster import SWITCH_ADDRESS, NoTestbed, Testbed, address, find
 
 PORT = 29400
 POLL_S = 0.1
@@ -62,6 +63,7 @@ def run(
         raise ValueError(f"min_nodes={min_nodes}: valid are 1 to {nodes}")
     run_id = uuid.uuid4().hex[:12]
     begin = _Starter(arguments, run_id, min_nodes or nodes, max_restarts, env or {}, say)
+    meeting_point = _host_rendezvous(testbed) if begin.elastic(testbed) else None
     agents = {node: begin(testbed, node) for node in range(nodes) if min_nodes or testbed.member(node)}
     codes: dict[int, int] = {}
     try:
@@ -89,6 +91,9 @@ def run(
             _terminate(agent)
         for agent in agents.values():
             _end(agent)
+        if meeting_point is not None:
+            meeting_point.kill()
+            meeting_point.wait()
     bad = [code for code in codes.values() if code]
     return (bad[0] if bad[0] > 0 else 128 - bad[0]) if bad else 0 if codes else 1
 
@@ -104,17 +109,19 @@ class _Starter:
     env: dict[str, str]
     say: Callable[[str], None]
 
+    def elastic(self, testbed: Testbed) -> bool:
+        return self.min_nodes < testbed.nodes
+
     def __call__(self, testbed: Testbed, node: int) -> Agent:
-        holder = testbed.member(node)
+        holder, elastic = testbed.member(node), self.elastic(testbed)
+        host = SWITCH_ADDRESS if elastic else address(0)
+        settings = {"is_host": int(node == 0 and not elastic), **PATIENCE}
         command = [
             *(sys.executable, "-m", "torch.distributed.run"),
             *("--nnodes", f"{self.min_nodes}:{testbed.nodes}", "--nproc-per-node", str(testbed.ranks)),
             *("--rdzv-id", self.run_id, "--rdzv-backend", "c10d"),
-            *("--rdzv-endpoint", f"{address(0)}:{PORT}", "--local-addr", address(node)),
-            *(
-                "--rdzv-conf",
-                ",".join(f"{k}={v}" for k, v in {"is_host": int(node == 0), **PATIENCE}.items()),
-            ),
+            *("--rdzv-endpoint", f"{host}:{PORT}", "--local-addr", address(node)),
+            *("--rdzv-conf", ",".join(f"{key}={value}" for key, value in settings.items())),
             *("--max-restarts", str(self.max_restarts), "--monitor-interval", "0.2"),
             *self.arguments,
         ]
@@ -127,7 +134,7 @@ class _Starter:
             "LOGLEVEL": "ERROR",
             "PDT_NODE": str(node),
             # An agent that keeps its store does not tell a node that joins later where it is (torch 2.13).
-            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1" if self.min_nodes < testbed.nodes else "0",
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1" if elastic else "0",
             **self.env,
         }
         process = subprocess.Popen(
@@ -151,6 +158,22 @@ class _Starter:
             target=_pass_on, args=(process.stdout, f"node {node}: ", self.say), daemon=True
         ).start()
         return Agent(node=node, holder_pid=holder.pid, process=process)
+
+
+def _host_rendezvous(testbed: Testbed) -> subprocess.Popen[str]:
+    """Start the agents' meeting point at the switch; returns when it listens."""
+    listen = testbed.switch.inside(sys.executable, "-m", "pdtlib.resilience.rendezvous", str(PORT))
+    process = subprocess.Popen(
+        ["setpriv", "--pdeathsig", "TERM", "--", *listen],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    if not process.stdout.readline():
+        raise RuntimeError(f"the rendezvous at {SWITCH_ADDRESS}:{PORT} did not start")
+    return process
 
 
 def _pass_on(stream: TextIO, prefix: str, say: Callable[[str], None]) -> None:

@@ -106,4 +106,4 @@ def test_the_long_list_is_in_the_repository() -> None:
     assert sorted(row["seed"] for row in rows) == list(range(50))
     assert all(row["recovered"] for row in rows)
     assert {"kill", "stop", "damage", "saving", "flip"} <= {row["fault"] for row in rows}
-    assert {"node", "link"} <= {row["fault"] for row in rows}
+    assert {("node", 0), ("node", 1), ("link", 1)} <= {(row["fault"], row["rank"]) for row in rows}
