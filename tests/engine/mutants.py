@@ -13,6 +13,7 @@ Exits with 1 where a mutant survived that is not known to be equivalent.
 import argparse
 import hashlib
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -25,6 +26,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
 from mutant_sites import Site, every_site
 from mutants_table import EQUIVALENT, excluded, tests_of
 
@@ -45,35 +48,41 @@ def copy_of_commit(folder: Path) -> str:
 
 
 def first_failure(root: Path, tests: list[str]) -> tuple[str, str]:
-    """What became of ``tests`` in ``root``: passed, failed, timeout or error; and the first failing test."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=line", *tests]
-    env = {
-        **os.environ,
-        "PYTHONPATH": str(root),
-        "PYTHONDONTWRITEBYTECODE": "1",  # two versions of a file may have one time and one size
-        "OMP_NUM_THREADS": "1",
-    }
-    with subprocess.Popen(
-        command,
-        cwd=root,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as process:
-        try:
-            output, _ = process.communicate(timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
+    """What became of ``tests`` in ``root``: passed, failed, timeout or error; and the first failing test.
+
+    They run in a fork of this process, which has imported torch but nothing of pdtlib, and so do the ranks
+    that they start: of a short test, most of the time goes into importing torch.
+    """
+    with tempfile.NamedTemporaryFile("r+", suffix=".log", errors="replace") as log:
+        process = multiprocessing.get_context("fork").Process(
+            target=_run_pytest, args=(root, tests, log.name)
+        )
+        process.start()
+        process.join(LIMIT_S)
+        if process.is_alive():
             os.killpg(process.pid, signal.SIGKILL)
+            process.join()
             return "timeout", "timeout"
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, flags=re.MULTILINE)
-    if process.returncode == 0:
+        output = log.read()
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, flags=re.MULTILINE)
+    if process.exitcode == pytest.ExitCode.OK:
         return "passed", ""
-    if process.returncode == 1 and failed:
+    if process.exitcode == pytest.ExitCode.TESTS_FAILED and failed:
         return "failed", failed[1]
     return "error", output[-2000:]
+
+
+def _run_pytest(root: Path, tests: list[str], log: str) -> None:
+    os.setsid()
+    os.chdir(root)
+    for stream in (1, 2):
+        os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), stream)
+    os.environ["PYTHONPATH"] = str(root)  # of processes that tests start anew
+    sys.path.insert(0, str(root))
+    sys.dont_write_bytecode = True  # two versions of a file may have one time and one size
+    context = multiprocessing.get_context
+    multiprocessing.get_context = lambda method=None: context("fork")
+    sys.exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--tb=line", *tests]))
 
 
 def verdict_on(site: Site, root: Path, sound: set[str]) -> dict[str, Any]:
@@ -140,6 +149,8 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="also what the report has already")
     parser.add_argument("--out", type=Path, default=REPORT)
     options = parser.parse_args()
+    torch.set_num_threads(1)
+    os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     mutants = json.loads(options.out.read_text(encoding="utf-8"))["mutants"] if options.out.exists() else {}
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         root = Path(folder)
