@@ -9,7 +9,7 @@ from pdtlib.plan.schedule import FAMILIES, Costs, build, simulate
 from pdtlib.plan.time.constants import system_of
 from pdtlib.plan.time.pipeline import SERIAL, pipeline_s
 from pdtlib.plan.time.stage import places_work, stages_work
-from pdtlib.plan.time.step import bubble_fraction, step_time
+from pdtlib.plan.time.step import bubble_fraction, step_time, step_timeline
 
 NAMES = [name for name in FAMILIES if name != "zb-auto"]  # whose table is made for its costs
 CHUNKS = {"interleaved": 3, "zb-v": 2, "dualpipe": 2}
@@ -216,3 +216,19 @@ def test_bubble_of_equal_stages(schedule, share):
     if schedule == "zb-h2":
         job = from_dict({"model": {"preset": "gpt2"}, "train": {"global_batch": 16}, "parallel": parallel})
     assert bubble_fraction(job) == pytest.approx(share, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "dualpipe"])
+def test_the_timeline_drawn_is_the_one_that_is_timed(name):
+    job = from_dict(
+        {
+            "model": {"preset": "llama2-13b"},
+            "train": {"global_batch": 8},
+            "parallel": {"pp": 4, "schedule": name, **({"vpp": 2} if name == "interleaved" else {})},
+            "hardware": {"cluster": "dgx-a100"},
+        }
+    )
+    system = system_of(job)
+    drawn, timed = step_timeline(job, system=system, micro_batches=8), step_time(job, system=system)
+    rest = timed.optimizer_s + system.software.step_s  # what a step does besides its pipeline
+    assert drawn.makespan == pytest.approx(timed.step_s - rest)

@@ -33,6 +33,29 @@ class Costs:
     transfer: float = 0.0
     pair: float | None = None
 
+    @classmethod
+    def of_places(
+        cls,
+        schedule: Schedule,
+        places: Sequence[Sequence[tuple[float, float, float]]],
+        *,
+        transfer: float = 0.0,
+    ) -> Costs:
+        """From (forward, backward_input, backward_weight) of each rank's chunks, [rank][chunk]."""
+        layout = schedule.layout
+        columns: list[list[float]] = [[0.0] * layout.length for _ in range(3)]
+        for rank, chunks in enumerate(places):
+            for chunk, times in enumerate(chunks):
+                for column, time in zip(columns, times, strict=True):
+                    column[layout.position(rank, chunk)] = time
+        forward, backward_input, backward_weight = columns
+        return cls(
+            forward=forward,
+            backward_input=backward_input,
+            backward_weight=backward_weight,
+            transfer=transfer,
+        )
+
     def by_place(self, schedule: Schedule) -> list[list[tuple[float, float, float]]]:
         """(forward, backward_input, backward_weight) of each rank's chunks: [rank][chunk].
 

@@ -95,14 +95,6 @@ def _occupied_s(
     schedule: str, places: Sequence[Sequence[Times]], micro_batches: int, transfer_s: float
 ) -> float:
     table = _table(schedule, len(places), micro_batches, len(places[0]))
-    layout = table.layout
-    columns: list[list[float]] = [[0.0] * layout.length for _ in range(3)]
-    for rank, chunks in enumerate(places):
-        for chunk, times in enumerate(chunks):
-            for column, seconds in zip(columns, times, strict=True):
-                column[layout.position(rank, chunk)] = seconds
-    costs = Costs(
-        forward=columns[0], backward_input=columns[1], backward_weight=columns[2], transfer=transfer_s
-    )
+    costs = Costs.of_places(table, places, transfer=transfer_s)
     run = replay(table, costs)
     return max(ends[-1] - starts[0] for starts, ends in zip(run.start, run.end, strict=True))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pdtlib.plan.chunks import layout_of, num_layers, passed_chunks
 from pdtlib.plan.ledger import block_bytes
+from pdtlib.plan.schedule import Costs, Timeline, build, simulate
 from pdtlib.plan.spec import Job
 from pdtlib.plan.states import engine_accounting, optimizer_traffic
 from pdtlib.plan.time.collectives import collective_s
@@ -15,7 +16,7 @@ from pdtlib.plan.time.held import Held, held_layer, held_most
 from pdtlib.plan.time.kernels import moved_s
 from pdtlib.plan.time.layer import Work
 from pdtlib.plan.time.machine import System
-from pdtlib.plan.time.pipeline import MOST_ACTIONS, pipeline_s
+from pdtlib.plan.time.pipeline import MOST_ACTIONS, Times, pipeline_s
 from pdtlib.plan.time.stage import NO_ENDS, Ends, StageWork, places_work, stages_of
 
 
@@ -56,7 +57,7 @@ def step_time(
     if most_actions:
         length_s = pipeline_s(
             parallel.schedule,
-            [[chunk.times(blocked_s=blocked_s) for chunk in chunks] for chunks in places],
+            _times(places, blocked_s),
             micro_batches=m,
             transfer_s=send_s - blocked_s,
             most_actions=most_actions,
@@ -82,6 +83,24 @@ def step_time(
         backward_s=slowest.backward.total,
         optimizer_s=optimizer_s,
     )
+
+
+def step_timeline(job: Job, *, system: System, micro_batches: int) -> Timeline:
+    """The first so many micro-batches of the job's schedule, as a pipeline of their own, in seconds.
+
+    What :func:`step_time` simulates, action by action; for figures. ``job`` must have several stages.
+    """
+    parallel = job.parallel
+    send_s, blocked_s = _sends(job, system)
+    table = build(
+        parallel.schedule, stages=parallel.pp, microbatches=micro_batches, chunks=layout_of(job).chunks
+    )
+    places = _times(places_work(job, system=system), blocked_s)
+    return simulate(table, Costs.of_places(table, places, transfer=send_s - blocked_s))
+
+
+def _times(places: list[list[StageWork]], blocked_s: float) -> list[list[Times]]:
+    return [[chunk.times(blocked_s=blocked_s) for chunk in chunks] for chunks in places]
 
 
 def bubble_fraction(job: Job) -> float:
