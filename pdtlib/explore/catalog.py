@@ -23,6 +23,7 @@ IDS = (
     "failures",
     "mfu",
     "thresholds",
+    "playground",
 )
 
 

@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 from pdtlib.explore.controls import Choice, Control, ControlError, Number, Player, Slider, Text, Toggle
 from pdtlib.explore.explorer import Explorer
 from pdtlib.explore.form import fits_in_segments
-from pdtlib.explore.page import legend_html, notes_html, readouts_html, table_html
+from pdtlib.explore.markup import legend_html, notes_html, readouts_html, table_html
 from pdtlib.explore.view import View
 from pdtlib.figures.theme import LIGHT, PICK, resolve
 from pdtlib.figures.words import say
@@ -35,6 +35,7 @@ class Live:
         self.problem = widgets.HTML()
         self.summary, self.words = widgets.HTML(), widgets.HTML()
         self.figure = go.FigureWidget()
+        self.panels = [LivePanel() for _ in explorer.view_of(state).panels]
         self.widget = self._assemble()
         for entry in self.inputs.values():
             entry.observe(self._moved, names="value")
@@ -70,11 +71,9 @@ class Live:
             f"<details><summary>{escape(say('page.table'))}</summary>{table_html(data['table'])}</details>"
         )
         self.words.value = _styled(legend_html(data) + readouts_html(data) + notes_html(data) + table)
-        drawn = go.Figure(resolve(data["figure"], LIGHT))
-        drawn.layout.paper_bgcolor = LIGHT["paper"]  # a kernel cannot know the notebook's theme
-        self.figure.data = ()
-        self.figure.add_traces(drawn.data)
-        self.figure.layout = drawn.layout
+        _draw(self.figure, data["figure"])
+        for panel, place in zip(data.get("panels", ()), self.panels, strict=True):
+            place.show(panel)
         name = data["figure"]["layout"].get("meta", {}).get(PICK)
         for trace in self.figure.data if name else ():
             trace.on_click(partial(self._picked, name))
@@ -113,7 +112,8 @@ class Live:
             controls.append(self._labelled(control))
         left = widgets.VBox(controls, layout=widgets.Layout(flex="0 1 26rem"))
         answer = widgets.VBox(
-            [self.summary, self.problem, self.figure, self.words], layout=widgets.Layout(flex="1 1 30rem")
+            [self.summary, self.problem, self.figure, self.words, *(panel.widget for panel in self.panels)],
+            layout=widgets.Layout(flex="1 1 30rem"),
         )
         body = widgets.HBox([left, answer], layout=widgets.Layout(flex_flow="row wrap"))
         return widgets.VBox([style, head, body])
@@ -131,6 +131,37 @@ class Live:
 def live(explorer: Explorer, state: Mapping[str, str]) -> widgets.Widget:
     """The explorer's widget, starting in ``state``."""
     return Live(explorer, state).widget
+
+
+def _draw(place: go.FigureWidget, figure: dict[str, Any]) -> None:
+    drawn = go.Figure(resolve(figure, LIGHT))
+    drawn.layout.paper_bgcolor = LIGHT["paper"]  # a kernel cannot know the notebook's theme
+    place.data = ()
+    place.add_traces(drawn.data)
+    place.layout = drawn.layout
+
+
+class LivePanel:
+    """A panel of a view: its words above its figure, its table and texts below; ``widget`` holds all."""
+
+    def __init__(self) -> None:
+        self.above, self.below = widgets.HTML(), widgets.HTML()
+        self.figure = go.FigureWidget()
+        self.place = widgets.VBox([self.figure])
+        self.widget = widgets.VBox([self.above, self.place, self.below])
+
+    def show(self, panel: Mapping[str, Any]) -> None:
+        """Show a panel as :meth:`View.to_dict` gives it."""
+        title, summary = escape(panel["title"]), escape(panel["summary"])
+        self.above.value = _styled(f'<p class="pdt-panel-title">{title}</p><p>{summary}</p>')
+        self.place.layout.display = "" if panel["figure"] else "none"
+        if panel["figure"]:
+            _draw(self.figure, panel["figure"])
+        table = table_html(panel["table"]) if panel["table"] else ""
+        texts = "".join(
+            f"<p>{escape(file['name'])}</p><pre>{escape(file['text'])}</pre>" for file in panel["files"]
+        )
+        self.below.value = _styled(legend_html(panel) + table + texts)
 
 
 def _input(control: Control, key: str) -> Any:

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from pdtlib.explore import dashboard
 from pdtlib.explore.live import STYLE
-from pdtlib.explore.page import legend_html, notes_html, readouts_html, table_html
+from pdtlib.explore.markup import legend_html, notes_html, readouts_html, table_html
 from pdtlib.figures.theme import LIGHT, resolve
 from pdtlib.figures.words import say
 

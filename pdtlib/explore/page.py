@@ -18,6 +18,8 @@ from pdtlib.explore import catalog
 from pdtlib.explore.controls import Control
 from pdtlib.explore.explorer import Explorer
 from pdtlib.explore.form import control_html
+from pdtlib.explore.markup import json_script, legend_html, notes_html, readouts_html, table_html
+from pdtlib.explore.panels import panels_html
 from pdtlib.explore.view import View
 from pdtlib.figures.words import say
 
@@ -33,6 +35,8 @@ WORDS_IN_PAGE = (
     "not_carried",
     "adopted",
     "no_job",
+    "copy",
+    "copied",
 )
 
 
@@ -79,9 +83,19 @@ def files(id: str, state: Mapping[str, Any] | None = None, key: str | None = Non
 def table(explorer: Explorer, base: Mapping[str, str]) -> dict[str, Any]:
     """Views by move: "" is ``base``, "a=x" what changing control a to x leads to, "a=x&b=y" a joint move.
 
-    A move that is refused holds ``{"error": {...}}`` in place of a view.
+    A move that is refused holds ``{"error": {...}}`` in place of a view. Panels that several views share
+    stand once, in a list under "panels"; a view has their places in it.
     """
-    return {move: _answer(explorer, {**base, **changes}) for move, changes in moves(explorer, base)}
+    answers = {move: _answer(explorer, {**base, **changes}) for move, changes in moves(explorer, base)}
+    places: dict[str, int] = {}
+    shared: list[dict[str, Any]] = []
+    for answer in answers.values():
+        for index, panel in enumerate(answer.get("panels", ())):
+            place = places.setdefault(json.dumps(panel), len(shared))
+            if place == len(shared):
+                shared.append(panel)
+            answer["panels"][index] = place
+    return {**answers, "panels": shared} if shared else answers
 
 
 def moves(explorer: Explorer, base: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
@@ -150,7 +164,7 @@ def view_html(view: View) -> str:
         [
             '<p class="pdt-problem" data-problem role="alert" hidden></p>',
             f'<div class="pdt-figure" data-figure role="img" aria-label="{escape(view.summary)}" '
-            f'style="min-height:{height}px">{_json_script(data["figure"])}</div>',
+            f'style="min-height:{height}px">{json_script(data["figure"])}</div>',
             f'<p class="pdt-offline">{escape(say("page.offline"))}</p>',
             legend_html(data),
             readouts_html(data),
@@ -159,63 +173,9 @@ def view_html(view: View) -> str:
             f'<details class="pdt-alternative"><summary>{escape(say("page.table"))}</summary>'
             f'<div class="pdt-scroll" data-alternative tabindex="0">{table_html(data["table"])}</div>'
             "</details>",
-            _json_script(view.job, " data-job"),
+            panels_html(data.get("panels", ())),
+            json_script(view.job, " data-job"),
         ]
-    )
-
-
-def _json_script(data: Any, attributes: str = "") -> str:
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
-    return f'<script type="application/json"{attributes}>{text}</script>'
-
-
-def legend_html(view: Mapping[str, Any]) -> str:
-    """The legend of a view (as :meth:`View.to_dict` gives it)."""
-    return f'<ul class="pdt-legend" data-legend>{"".join(map(_swatch_html, view["legend"]))}</ul>'
-
-
-def readouts_html(view: Mapping[str, Any]) -> str:
-    """The numbers of a view."""
-    return f'<dl class="pdt-readouts" data-readouts>{"".join(map(_readout_html, view["readouts"]))}</dl>'
-
-
-def notes_html(view: Mapping[str, Any]) -> str:
-    """The further sentences of a view."""
-    return f'<div class="pdt-notes" data-notes>{"".join(f"<p>{escape(n)}</p>" for n in view["notes"])}</div>'
-
-
-def _swatch_html(swatch: Mapping[str, Any]) -> str:
-    pattern = f' data-pattern="{escape(swatch["pattern"])}"' if swatch.get("pattern") else ""
-    text = f'<span class="pdt-value">{escape(swatch["text"])}</span>' if swatch.get("text") else ""
-    return (
-        f'<li data-swatch="{swatch["name"]}">'
-        f'<span class="pdt-swatch" data-color="{swatch["color"]}"{pattern} aria-hidden="true"></span>'
-        f'<span class="pdt-label">{escape(swatch["label"])}</span>{text}</li>'
-    )
-
-
-def _readout_html(readout: Mapping[str, Any]) -> str:
-    value = f' data-value="{readout["value"]}"' if "value" in readout else ""
-    tone = f' data-tone="{readout["tone"]}"' if "tone" in readout else ""
-    note = f'<span class="pdt-note">{escape(readout["note"])}</span>' if "note" in readout else ""
-    return (
-        f'<div data-readout="{readout["name"]}"{value}{tone}><dt>{escape(readout["label"])}</dt>'
-        f'<dd><span class="pdt-number">{escape(readout["text"])}</span>{note}</dd></div>'
-    )
-
-
-def table_html(data: Mapping[str, Any]) -> str:
-    """A table of texts as HTML, the first cell of each row its heading."""
-    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in data["columns"])
-    rows = "".join(
-        f'<tr><th scope="row">{escape(row[0])}</th>'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
-        + "</tr>"
-        for row in data["rows"]
-    )
-    return (
-        f"<table><caption>{escape(data['caption'])}</caption><thead><tr>{head}</tr></thead>"
-        f"<tbody>{rows}</tbody></table>"
     )
 
 

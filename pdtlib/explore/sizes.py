@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pdtlib.explore.controls import Choice, Number, Slider, scale
+from pdtlib.explore.controls import Choice, Control, Number, Slider, scale
 from pdtlib.explore.explorer import Values
 from pdtlib.figures.amounts import count_words, gb_words
 from pdtlib.figures.words import say
@@ -28,7 +28,19 @@ NAMED = (
     "mt-nlg-530b",
 )
 OWN = "own"
+STYLES = {"gpt": "gelu", "llama": "swiglu"}
+SHAPE: dict[str, tuple[int, int, int, tuple[str, ...]]] = {
+    # default, least, most, suggestions
+    "layers": (32, 1, 1000, ("24", "48", "80")),
+    "hidden": (4096, 64, 2**20, ("2048", "8192", "16384")),
+    "heads": (32, 1, 1024, ("16", "64", "128")),
+    "kv_heads": (8, 1, 1024, ("4", "16")),
+    "ffn": (14336, 64, 2**22, ("8192", "28672", "53248")),
+    "vocab": (128256, 2, 2**24, ("32000", "50304")),
+}
 GPUS = ("A100-SXM4-40", "A100-SXM4-80", "H100-SXM5", "H200", "B200", "GB300", "MI300X")
+
+PRICES = (0.0, 0.8, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 8.0, 12.0)  # the span of gpu_specs' price notes
 
 
 def named_text(name: str) -> str:
@@ -114,6 +126,45 @@ def adopted_model(job: Job) -> dict[str, object]:
     return {"model": OWN, "params": count(job.model).total}
 
 
+def shape_controls(*, group: str) -> tuple[Control, ...]:
+    """The style and the sizes of the reader's own model, shown while :data:`OWN` is chosen."""
+    own = ("model", (OWN,))
+    style = Choice(
+        name="style",
+        label=say("memory.style"),
+        default="llama",
+        group=group,
+        options=(("gpt", say("memory.style_gpt")), ("llama", say("memory.style_llama"))),
+        when=own,
+    )
+    numbers = (
+        Number(
+            name=name,
+            label=say(f"memory.{name}"),
+            default=default,
+            minimum=low,
+            maximum=high,
+            group=group,
+            when=own,
+            suggestions=suggestions,
+            job_field=f"model.{name}",
+        )
+        for name, (default, low, high, suggestions) in SHAPE.items()
+    )
+    return (style, *numbers)
+
+
+def shape_of(values: Values) -> dict[str, object]:
+    """The fields of ``[model]`` that :func:`shape_controls` stand for."""
+    return {"activation": STYLES[values["style"]], **{name: values[name] for name in SHAPE}}
+
+
+def adopted_shape(job: Job) -> dict[str, object]:
+    """What the model controls show for a model that they have no name for."""
+    style = next(style for style, activation in STYLES.items() if activation == job.model.activation)
+    return {"model": OWN, "style": style, **{name: getattr(job.model, name) for name in SHAPE}}
+
+
 def gpu_control(default: str = "A100-SXM4-80", *, group: str = "") -> Choice:
     """A choice of GPU with its memory."""
     texts = {
@@ -127,6 +178,22 @@ def gpu_control(default: str = "A100-SXM4-80", *, group: str = "") -> Choice:
         group=group,
         options=tuple(texts.items()),
         job_field="hardware.gpu",
+    )
+
+
+def price_text(price: float) -> str:
+    """The price of a GPU-hour in words; 0 is none."""
+    return say("time.price_text", price=price) if price else say("time.price_none")
+
+
+def price_control(*, default: float, group: str) -> Slider:
+    """The price of a GPU-hour in dollars."""
+    return Slider(
+        name="price",
+        label=say("time.price"),
+        default=default,
+        group=group,
+        options=scale(PRICES, price_text),
     )
 
 

@@ -25,6 +25,10 @@ def test_the_table_answers_every_move_of_one_control(id):
     explorer = catalog.get(id)
     (content,) = page.files(id).values()
     table = json.loads(content)
+    shared = table.get("panels", [])
+    for view in table.values():
+        if isinstance(view, dict) and "panels" in view:
+            view["panels"] = [shared[place] for place in view["panels"]]
     base = explorer.state()
     for control in explorer.controls:
         for key in control.moves() if control.applies(base) else ():
@@ -47,11 +51,15 @@ def test_the_ring_is_played_from_the_table_for_every_number_of_ranks():
 
 
 def test_all_explorers_together_fit_into_one_page_with_plotly_to_spare():
+    """All but the playground, which has a page of its own and half as much room."""
     plotly_gzip = 500_000
-    ours = sum(
-        len(gzip.compress(text)) for id in IDS for text in (page.html(id).encode(), *page.files(id).values())
-    )
-    assert ours + plotly_gzip < PAGE_BUDGET / 2
+    sizes = {
+        id: sum(len(gzip.compress(text)) for text in (page.html(id).encode(), *page.files(id).values()))
+        for id in IDS
+    }
+    playground = sizes.pop("playground")
+    assert sum(sizes.values()) + plotly_gzip < PAGE_BUDGET / 2
+    assert playground + plotly_gzip < 0.75 * PAGE_BUDGET / 2
 
 
 @pytest.mark.parametrize("id", IDS)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from pdtlib.explore import sizes
-from pdtlib.explore.controls import Choice, Control, Number, Slider, Toggle, scale
+from pdtlib.explore.controls import Choice, Slider, Toggle, scale
 from pdtlib.explore.explorer import Explorer, Values
-from pdtlib.explore.explorers.memory_terms import ARTICLE, SHAPE, Memory, job_of, memory_of
+from pdtlib.explore.explorers.memory_terms import ARTICLE, Memory, job_of, memory_of
 from pdtlib.explore.precision import accounting_control, accounting_of
 from pdtlib.explore.view import Readout, Swatch, Table, View
 from pdtlib.figures import memory as drawing
@@ -168,35 +168,7 @@ def _adopt(job: Job) -> dict[str, Any]:
         return {**state, "model": job.model.name}
     if job.model.name == "article-70b":
         return {**state, "model": ARTICLE}
-    style = "llama" if job.model.activation == "swiglu" else "gpt"
-    shape = {name: getattr(job.model, name) for name in SHAPE}
-    return {**state, "model": sizes.OWN, "style": style, **shape}
-
-
-def _shape_controls(group: str) -> tuple[Control, ...]:
-    own = ("model", (sizes.OWN,))
-    shape = {
-        "layers": (32, 1, 1000, ("24", "48", "80")),
-        "hidden": (4096, 64, 2**20, ("2048", "8192", "16384")),
-        "heads": (32, 1, 1024, ("16", "64", "128")),
-        "kv_heads": (8, 1, 1024, ("4", "16")),
-        "ffn": (14336, 64, 2**22, ("8192", "28672", "53248")),
-        "vocab": (128256, 2, 2**24, ("32000", "50304")),
-    }
-    return tuple(
-        Number(
-            name=name,
-            label=say(f"memory.{name}"),
-            default=default,
-            minimum=low,
-            maximum=high,
-            group=group,
-            when=own,
-            suggestions=suggestions,
-            job_field=f"model.{name}",
-        )
-        for name, (default, low, high, suggestions) in shape.items()
-    )
+    return {**state, **sizes.adopted_shape(job)}
 
 
 _MODEL = say("memory.group_model")
@@ -221,15 +193,7 @@ EXPLORER = Explorer(
             job_field="model.preset",
         ),
         accounting_control(group=_MODEL),
-        Choice(
-            name="style",
-            label=say("memory.style"),
-            default="llama",
-            group=_MODEL,
-            options=(("gpt", say("memory.style_gpt")), ("llama", say("memory.style_llama"))),
-            when=("model", (sizes.OWN,)),
-        ),
-        *_shape_controls(_MODEL),
+        *sizes.shape_controls(group=_MODEL),
         Slider(
             name="seq",
             label=say("memory.seq"),

@@ -16,7 +16,6 @@ from pdtlib.plan.sharding import padded_numel
 
 ARTICLE = "70b"
 VOCAB_MULTIPLE = 128  # per tensor-parallel rank: the default of --make-vocab-size-divisible-by
-SHAPE = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
 SCORES = ("softmax output", "softmax dropout mask", "softmax dropout output", "log-sum-exp")
 ATTENTION = ("attn_norm input", "q, k, v input", "q", "k", "v", "o input", "attention dropout mask")
 
@@ -24,8 +23,7 @@ ATTENTION = ("attn_norm input", "q, k, v input", "q", "k", "v", "o input", "atte
 def job_of(values: Values) -> Job:
     """The job of the controls; raises JobError if it cannot work."""
     if values["model"] == sizes.OWN:
-        style = {"gpt": "gelu", "llama": "swiglu"}[values["style"]]
-        model = {"activation": style, **{name: values[name] for name in SHAPE}}
+        model = sizes.shape_of(values)
     else:
         name = "article-70b" if values["model"] == ARTICLE else values["model"]
         model = {"preset": name, "vocab": _vocab(name, values["tp"])}

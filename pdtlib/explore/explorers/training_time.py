@@ -21,7 +21,6 @@ from pdtlib.plan.units import DAY_S, HOUR_S, flops_text, percent_text
 GPUS = (1, 8, 64, 128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192, 16384, 24576, 32768, 65536, 131072)
 MFUS = tuple(percent / 100 for percent in (10, 20, 25, 30, 35, 40, 43, 45, 50, 55, 60, 65, 70, 80, 90, 100))
 TARGETS = (2, 3, 7, 11, 14, 21, 30, 60, 90, 180, 365)
-PRICES = (0.0, 0.8, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 8.0, 12.0)  # the span of gpu_specs' price notes
 ROWS = (0.3, 0.4, 0.45, 0.5, 1.0)
 
 
@@ -150,7 +149,7 @@ def _readouts(values: Values, run: Run) -> tuple[Readout, ...]:
         )
     if values["price"]:
         cost = run.gpu_hours * values["price"]
-        price = say("time.price_text", price=values["price"])
+        price = sizes.price_text(values["price"])
         readouts.append(
             Readout(
                 name="money",
@@ -267,15 +266,7 @@ EXPLORER = Explorer(
             group=_GOAL,
             options=scale(TARGETS, lambda days: say("time.target_text", days=days)),
         ),
-        Slider(
-            name="price",
-            label=say("time.price"),
-            default=0.0,
-            group=_GOAL,
-            options=scale(
-                PRICES, lambda price: say("time.price_text", price=price) if price else say("time.price_none")
-            ),
-        ),
+        sizes.price_control(default=0.0, group=_GOAL),
     ),
     view=_view,
     adopt_job=_adopt,

@@ -4,6 +4,7 @@ import { linkTo, stateFromAddress, stateToAddress } from "./address.js";
 import { Controls } from "./controls.js";
 import { draw, embedded, whenNear } from "./figure.js";
 import { carried, carry, download, onCarried } from "./job.js";
+import { Panels } from "./panels.js";
 import { player } from "./player.js";
 import { python } from "./python.js";
 import { render, table } from "./render.js";
@@ -23,6 +24,7 @@ class Explorer {
     this.figure = root.querySelector("[data-figure]");
     this.view = { figure: embedded(this.figure), job: JSON.parse(root.querySelector("[data-job]").textContent) };
     this.controls = new Controls(root.querySelector("form"), () => this.#moved());
+    this.panels = new Panels(root, this.words);
     this.base = this.controls.base();
     this.source = new Source(root.dataset.explorer, root.dataset.table, this.base);
     for (const play of root.querySelectorAll("[data-play]")) player(play.closest("[data-for]"), this.controls);
@@ -91,6 +93,7 @@ class Explorer {
     stateToAddress(this.key, this.controls.state(), this.base);
     this.#setState(from);
     draw(this.figure, view.figure);
+    this.panels.show(view.panels);
     this.#compare();
   }
 

@@ -1,7 +1,7 @@
 // Puts a view (pdtlib.explore.view) into the page. The markup is that of pdtlib.explore.page.
 
 /** @returns {HTMLElement} */
-function element(tag, attributes = {}, ...children) {
+export function element(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (value !== undefined && value !== "") node.setAttribute(name, value);
@@ -10,7 +10,7 @@ function element(tag, attributes = {}, ...children) {
   return node;
 }
 
-function swatch({ name, label, color, pattern, text }) {
+export function swatch({ name, label, color, pattern, text }) {
   return element(
     "li",
     { "data-swatch": name },

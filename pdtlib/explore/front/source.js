@@ -32,7 +32,7 @@ export class Source {
     const table = await this.table();
     const answer = table[changed.map((name) => `${name}=${state[name]}`).join("&")];
     if (answer?.error) throw new PythonError(answer.error);
-    return answer;
+    return answer?.panels ? { ...answer, panels: answer.panels.map((place) => table.panels[place]) } : answer;
   }
 
   /**
