@@ -1,6 +1,6 @@
 """pdtlib beside what a user would pick instead: same model, same bytes, same machine, in turn.
 
-    python benchmarks/peers.py [--short] [--rows zero3,tp] [--worlds 2,4] [--rounds 5] [--steps 3] [--out DIR]
+    python benchmarks/peers.py [--short] [--rows zero3,tp] [--worlds 2,4] [--minutes 38] [--out DIR]
 
 Every contender of a row is a set of processes of its own that stays alive; a round lets each of them do a
 few steps, one contender after the other, while the others sleep. So all of them meet the same moods of the
@@ -19,15 +19,17 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 from peers_report import summarise, write
 from peers_rows import Entry, Row, rows
+from peers_task import MODELS
 
 ROOT = Path(__file__).parents[1]
 INTERFACE_FILE = Path("/proc/net/dev")
-WARM_UP = 3
+WARM_UP = 2
 
 
 class Running:
@@ -92,46 +94,69 @@ class Running:
 
 
 def measure(row: Row, *, rounds: int, steps: int, device: str) -> list[dict[str, Any]]:
-    """Let the contenders of ``row`` train in turn; one record for each, :func:`summarise` compares them."""
+    """Let the contenders of ``row`` train in turn; one record for each, :func:`summarise` compares them.
+
+    A contender that ends early is told with its error and stands beside nobody.
+    """
     records: dict[str, dict[str, Any]] = {}
+    running: list[Running] = []
     with tempfile.TemporaryDirectory() as folder:
-        running = []
         try:
             for entry in row.entries:
                 records[entry.name] = {"entry": entry, "rounds": [], "cpu_s": [], "error": None}
-                one = Running(entry, row, device=device, folder=Path(folder))
-                running.append(one)
-                try:
-                    one.ask(do="steps", count=WARM_UP)
-                except RuntimeError as error:
-                    records[entry.name]["error"] = str(error)
-                    print(error, file=sys.stderr)
-            alive = [one for one in running if records[one.entry.name]["error"] is None]
+                running.append(Running(entry, row, device=device, folder=Path(folder)))
+                _ask(running[-1], records, do="steps", count=WARM_UP)
             for _ in range(rounds):
-                for one in alive:
-                    before = _wire_bytes()
-                    answers = one.ask(do="steps", count=steps)
-                    record = records[one.entry.name]
-                    times = [
-                        max(times) for times in zip(*(answer["times"] for answer in answers), strict=True)
-                    ]
-                    record["rounds"].append(statistics.median(times))
-                    record["cpu_s"].append(sum(answer["cpu_s"] for answer in answers))
-                    record["wire_bytes"] = (_wire_bytes() - before) / steps
-            for one in alive:
-                record = records[one.entry.name]
-                record["python_calls"] = max(answer["python_calls"] for answer in one.ask(do="profile"))
-                ends = one.ask(do="end")
-                record["peak_bytes"] = max(answer["peak_bytes"] for answer in ends)
-                record["state_bytes"] = max(answer["state_bytes"] for answer in ends)
-                record["losses"] = [
-                    statistics.fmean(loss for loss in losses if loss is not None)
-                    for losses in zip(*(answer["losses"] for answer in ends), strict=True)
-                ]
+                for one in running:
+                    _time(one, records, steps)
+            for one in running:
+                _close(one, records)
         finally:
             for one in running:
                 one.end()
     return summarise(row, records)
+
+
+def _ask(one: Running, records: dict[str, dict[str, Any]], **word: Any) -> list[dict[str, Any]]:
+    """The answers of all ranks; none from a contender that has failed, now or before."""
+    record = records[one.entry.name]
+    if record["error"] is None:
+        try:
+            return one.ask(**word)
+        except RuntimeError as error:
+            record["error"] = str(error)
+            print(error, file=sys.stderr)
+            one.end()
+    return []
+
+
+def _time(one: Running, records: dict[str, dict[str, Any]], steps: int) -> None:
+    """One round: some steps, each as long as that of its slowest rank."""
+    before = _wire_bytes()
+    answers = _ask(one, records, do="steps", count=steps)
+    if answers:
+        record = records[one.entry.name]
+        times = [max(times) for times in zip(*(answer["times"] for answer in answers), strict=True)]
+        record["rounds"].append(statistics.median(times))
+        record["cpu_s"].append(sum(answer["cpu_s"] for answer in answers))
+        record["wire_bytes"] = (_wire_bytes() - before) / steps
+
+
+def _close(one: Running, records: dict[str, dict[str, Any]]) -> None:
+    """What a contender is asked once: Python's calls, memory, losses."""
+    record = records[one.entry.name]
+    profiles = _ask(one, records, do="profile")
+    ends = _ask(one, records, do="end")
+    if ends:
+        busiest = max(profiles, key=lambda answer: answer["python_calls"])
+        record["python_calls"] = busiest["python_calls"]
+        record["functions"] = {name: n for answer in profiles for name, n in answer["lines"].items()}
+        record["peak_bytes"] = max(answer["peak_bytes"] for answer in ends)
+        record["state_bytes"] = max(answer["state_bytes"] for answer in ends)
+        record["losses"] = [
+            statistics.fmean(loss for loss in losses if loss is not None)
+            for losses in zip(*(answer["losses"] for answer in ends), strict=True)
+        ]
 
 
 def _wire_bytes() -> int:
@@ -162,28 +187,45 @@ def in_own_network() -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="pdtlib beside its peers, in turn")
-    parser.add_argument("--short", action="store_true", help="2 ranks and few rounds: under 5 minutes")
+    parser.add_argument("--short", action="store_true", help="fewer contenders and rounds: under 5 minutes")
     parser.add_argument("--rows", default="", help="kinds of rows, such as zero3,tp (default: all)")
     parser.add_argument("--worlds", default="", help="numbers of ranks, such as 2,4 (default: all)")
-    parser.add_argument("--rounds", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=3, help="steps of a contender in a round")
+    parser.add_argument(
+        "--model", default="", choices=("", *MODELS), help="of all rows (default: each row's)"
+    )
+    parser.add_argument("--rounds", type=int, default=0, help="default: 6, in the short form 4")
+    parser.add_argument("--steps", type=int, default=2, help="steps of a contender in a round")
+    parser.add_argument("--minutes", type=float, default=0, help="no row begins that would end later")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     options = parser.parse_args()
-    own_network = options.device == "cpu" and in_own_network()
+    about = {
+        "short": options.short,
+        "rounds": options.rounds or (4 if options.short else 6),
+        "steps_in_a_round": options.steps,
+        "wire_counted_alone": options.device == "cpu" and in_own_network(),
+    }
+    minutes = options.minutes or (4.8 if options.short else 38)
     kinds = options.rows.split(",") if options.rows else None
     worlds = [int(world) for world in options.worlds.split(",")] if options.worlds else None
-    rounds = options.rounds or (3 if options.short else 5)
+    began, longest = time.monotonic(), 0.0
     records: list[dict[str, Any]] = []
-    for row in rows(short=options.short):
+    left_out: list[str] = []
+    for row in rows(short=options.short, model=options.model):
         if (kinds and row.name.split(",")[0] not in kinds) or (worlds and row.world not in worlds):
             continue
-        print(row.name, file=sys.stderr, flush=True)
-        found = measure(row, rounds=rounds, steps=options.steps, device=options.device)
+        at = time.monotonic()
+        if at - began + longest > 60 * minutes:
+            left_out.append(row.name)
+            continue
+        print(f"{row.name} ({at - began:.0f} s)", file=sys.stderr, flush=True)
+        found = measure(row, rounds=about["rounds"], steps=options.steps, device=options.device)
+        longest = max(longest, time.monotonic() - at)
         records += found
         for record in found:
-            print(f"  {record['name']:<44} {record.get('ratio_to_best_peer')}", file=sys.stderr, flush=True)
-        write(options.out, records, device=options.device, own_network=own_network, rounds=rounds)
+            print(f"  {record['name']:<60} {record.get('ratio_to_best_peer')}", file=sys.stderr, flush=True)
+        write(options.out, records, device=options.device, about=about)
+    write(options.out, records, device=options.device, about=about, left_out=left_out)
 
 
 if __name__ == "__main__":

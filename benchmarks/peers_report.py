@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import platform
 import statistics
 from collections.abc import Sequence
@@ -41,6 +42,11 @@ def summarise(row: Row, records: dict[str, dict[str, Any]]) -> list[dict[str, An
     return [_result(row, name, record, floor=floor, best=best) for name, record in records.items()]
 
 
+def _lines_of_code(record: dict[str, Any], floor: dict[str, Any]) -> int:
+    """Lines of the Python functions that a step calls and one process's step does not."""
+    return sum(n for name, n in record["functions"].items() if name not in floor["functions"])
+
+
 def _result(
     row: Row, name: str, record: dict[str, Any], *, floor: dict[str, Any], best: dict[str, Any] | None
 ) -> dict[str, Any]:
@@ -53,7 +59,7 @@ def _result(
         "floor": entry.floor,
     }
     if record["error"] is not None:
-        return result | {"error": record["error"].splitlines()[0]}
+        return result | {"error": _last_line(record["error"])}
     rounds = record["rounds"]
     return result | {
         "step_s": statistics.median(rounds),
@@ -66,9 +72,15 @@ def _result(
         "state_bytes": record["state_bytes"],
         "wire_bytes": record["wire_bytes"],
         "python_calls": record["python_calls"],
+        "lines_of_code": _lines_of_code(record, floor),
         "loss_error": record["loss_error"],
         "right": record["right"],
     }
+
+
+def _last_line(error: str) -> str:
+    """What a rank's log says last, which is the exception."""
+    return [line.strip() for line in error.splitlines() if line.strip()][-1].replace("|", "/")[:200]
 
 
 def _ratio(one: Sequence[float], other: Sequence[float]) -> float:
@@ -77,12 +89,25 @@ def _ratio(one: Sequence[float], other: Sequence[float]) -> float:
 
 HEADER = (
     "| contender | step / one process | step / best peer | spread | CPU s | peak MB | states MB | wire MB | "
-    "Python calls | loss error |\n|---|---|---|---|---|---|---|---|---|---|"
+    "Python calls | lines | loss error |\n|---|---|---|---|---|---|---|---|---|---|---|"
 )
+LEGEND = """\
+Ratios are medians of ratios within a round; below 1 is faster. `one process` has two threads unless it \
+says one, the ranks have one each. The best peer is the one with the smallest median step whose losses are \
+right. Spread is that of the rounds. CPU seconds are those of all ranks in a step. Peak memory is that of \
+the fullest rank, over what it had before the model was built; states are its parameters, gradients and \
+optimizer states. Wire bytes are those of all ranks in a step. Lines are those of the Python functions \
+that a step calls and one process's step does not; what is written in C++ is not counted. Loss error is \
+the largest difference from one process's loss in any step."""
 
 
 def write(
-    out: Path, records: Sequence[dict[str, Any]], *, device: str, own_network: bool, rounds: int
+    out: Path,
+    records: Sequence[dict[str, Any]],
+    *,
+    device: str,
+    about: dict[str, Any],
+    left_out: Sequence[str] = (),
 ) -> None:
     """Write ``peers-<device>.json`` and ``.md`` into ``out``."""
     out.mkdir(parents=True, exist_ok=True)
@@ -91,8 +116,8 @@ def write(
         "processors": _processors(),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "rounds": rounds,
-        "wire_counted_alone": own_network,
+        **about,
+        "rows_left_out_for_time": list(left_out),
     }
     (out / f"peers-{device}.json").write_text(
         json.dumps({"about": about, "rows": list(records)}, indent=1) + "\n"
@@ -100,14 +125,11 @@ def write(
     lines = [
         "# pdtlib beside its peers",
         "",
-        f"{about['date']}, {about['processors']}, torch {about['torch']}.",
+        f"{about['date']}, {about['processors']}, torch {about['torch']}, {about['rounds']} rounds of "
+        f"{about['steps_in_a_round']} steps. {LEGEND}",
     ]
-    lines.append(
-        "Ratios are medians of ratios within a round; below 1 is faster. `one process` has two threads, the "
-        "ranks have one each. Peak memory is that of the fullest rank, over what it had before the model was "
-        "built; states are its parameters, gradients and optimizer states; wire bytes are those of all ranks "
-        "in a step."
-    )
+    if left_out:
+        lines += ["", f"Not measured, for time: {'; '.join(left_out)}."]
     for row in dict.fromkeys(record["row"] for record in records):
         lines += ["", f"## {row}", "", HEADER]
         lines += [_line(record) for record in records if record["row"] == row]
@@ -117,7 +139,7 @@ def write(
 def _line(record: dict[str, Any]) -> str:
     name = f"**{record['contender']}**" if record["pdtlib"] else record["contender"]
     if "error" in record:
-        return f"| {name} | failed: {record['error']} |" + " |" * 8
+        return f"| {name} | failed: {record['error']} |" + " |" * 9
     beside = record["ratio_to_best_peer"]
     cells = [
         name,
@@ -127,14 +149,13 @@ def _line(record: dict[str, Any]) -> str:
         f"{record['cpu_s']:.2f}",
         *(f"{record[key] / 1e6:.0f}" for key in ("peak_bytes", "state_bytes", "wire_bytes")),
         f"{record['python_calls']:,}",
+        f"{record['lines_of_code']:,}",
         f"{record['loss_error']:.1e}" + ("" if record["right"] else " **wrong**"),
     ]
     return f"| {' | '.join(cells)} |"
 
 
 def _processors() -> str:
-    import os
-
     count = len(os.sched_getaffinity(0))
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

@@ -9,7 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One contender of a row. ``function`` is module.function of peers_*.py; ``world`` None is the row's."""
+    """One contender of a row. ``function`` is module.function of peers_*.py; ``world`` None is the row's.
+
+    ``short``: it is in the short form, too, as ours or as the peer that was best so far.
+    """
 
     name: str
     function: str
@@ -17,6 +20,7 @@ class Entry:
     world: int | None = None
     threads: int = 1
     environment: str = ".venv"
+    short: bool = False
 
     @property
     def ours(self) -> bool:
@@ -38,27 +42,35 @@ class Row:
     entries: tuple[Entry, ...]
 
 
-FLOOR = (
-    Entry(name="one process, 1 thread", function="torch.one", world=1, threads=1),
-    Entry(name="one process, 2 threads", function="torch.one", world=1, threads=2),
-)
-
-
-TORCH_SCHEDULES = ("gpipe", "1f1b", "interleaved", "interleaved zero bubble", "zb-v", "dualpipe-v")
+ONE_THREAD = Entry(name="one process, 1 thread", function="torch.one", world=1)
+TWO_THREADS = Entry(name="one process, 2 threads", function="torch.one", world=1, threads=2, short=True)
 ONE_EACH = {"micro_batch": 1}  # a micro-batch is one sequence
 
 
-def pdtlib(name: str, **tables: Any) -> Entry:
-    return Entry(name=f"pdtlib {name}", function="pdtlib.run", options=tables)
+def pdtlib(name: str, *, short: bool = True, **tables: Any) -> Entry:
+    return Entry(name=f"pdtlib {name}", function="pdtlib.run", options=tables, short=short)
 
 
-def deepspeed(stage: int) -> Entry:
-    name = f"DeepSpeed ZeRO-{stage}"
-    return Entry(name=name, function="deepspeed.zero", options={"stage": stage}, environment=".venv-targets")
+def deepspeed(name: str, function: str, **options: Any) -> Entry:
+    return Entry(
+        name=f"DeepSpeed {name}",
+        function=f"deepspeed.{function}",
+        options=options,
+        environment=".venv-targets",
+    )
 
 
-def torch_entry(name: str, function: str, **options: Any) -> Entry:
-    return Entry(name=f"torch {name}", function=f"torch.{function}", options=options)
+def torch_entry(name: str, function: str, *, short: bool = False, **options: Any) -> Entry:
+    return Entry(name=f"torch {name}", function=f"torch{function}", options=options, short=short)
+
+
+def _pdtlib_pipeline(schedule: str, world: int, *, chunks: int = 1, short: bool = False) -> Entry:
+    layout = {"pp": world, "schedule": schedule, "vpp": chunks}
+    return pdtlib(f"PP {schedule}", short=short, parallel=layout, train=ONE_EACH)
+
+
+def _torch_pipeline(schedule: str, *, short: bool = False) -> Entry:
+    return torch_entry(f"PP {schedule}", "_pipeline.run", schedule=schedule, short=short)
 
 
 def entries_of(kind: str, world: int) -> tuple[Entry, ...]:
@@ -66,89 +78,114 @@ def entries_of(kind: str, world: int) -> tuple[Entry, ...]:
     if kind == "ddp":
         return (
             pdtlib("DDP"),
-            torch_entry("DDP", "ddp"),
-            torch_entry("DDP, bucket view", "ddp", gradient_as_bucket_view=True, set_to_none=False),
-            torch_entry("DDP, static graph", "ddp", gradient_as_bucket_view=True, static_graph=True),
+            torch_entry("DDP", ".ddp"),
+            torch_entry("DDP, bucket view", ".ddp", gradient_as_bucket_view=True, keep=True, short=True),
+            torch_entry("DDP, static graph", ".ddp", gradient_as_bucket_view=True, static_graph=True),
         )
     if kind == "zero1":
         return (
             pdtlib("ZeRO-1", train={"zero_stage": 1}),
-            torch_entry("ZeroRedundancyOptimizer", "zero_redundancy"),
-            deepspeed(1),
+            torch_entry("ZeroRedundancyOptimizer", ".zero_redundancy", short=True),
+            deepspeed("ZeRO-1", "zero", stage=1),
         )
     if kind == "zero2":
         return (
             pdtlib("ZeRO-2", train={"zero_stage": 2}),
-            torch_entry("FSDP2, no reshard", "fsdp2", reshard=False),
-            torch_entry("FSDP1, SHARD_GRAD_OP", "fsdp1", strategy="SHARD_GRAD_OP"),
-            deepspeed(2),
+            torch_entry("FSDP2, no reshard", ".fsdp2", reshard=False, short=True),
+            torch_entry("FSDP1, SHARD_GRAD_OP", ".fsdp1", strategy="SHARD_GRAD_OP"),
+            deepspeed("ZeRO-2", "zero", stage=2),
         )
     if kind == "zero3":
         return (
             pdtlib("ZeRO-3", train={"zero_stage": 3}),
-            torch_entry("FSDP2, reshard", "fsdp2", reshard=True),
-            torch_entry("FSDP1, FULL_SHARD", "fsdp1", strategy="FULL_SHARD"),
-            deepspeed(3),
+            torch_entry("FSDP2, reshard", ".fsdp2", reshard=True, short=True),
+            torch_entry("FSDP1, FULL_SHARD", ".fsdp1", strategy="FULL_SHARD"),
+            deepspeed("ZeRO-3", "zero", stage=3),
         )
     if kind == "tp":
         tp = {"tp": world}
         return (
             pdtlib("TP", parallel=tp),
             pdtlib("TP + SP", parallel=tp, train={"sequence_parallel": True}),
-            torch_entry("DTensor TP", "dtensor_tp", sequence=False),
-            torch_entry("DTensor TP + SP", "dtensor_tp", sequence=True),
+            torch_entry("DTensor TP", ".dtensor_tp", sequence=False, loss_parallel=False),
+            torch_entry("DTensor TP, loss parallel", ".dtensor_tp", sequence=False, short=True),
+            torch_entry("DTensor TP + SP, loss parallel", ".dtensor_tp", sequence=True, short=True),
+        )
+    if kind == "pp":
+        found = [
+            _pdtlib_pipeline("1f1b", world, short=True),
+            _pdtlib_pipeline("gpipe", world),
+            _torch_pipeline("1f1b", short=True),
+            _torch_pipeline("gpipe"),
+            deepspeed("PP", "pipeline"),
+        ]
+        if world <= 4:  # two chunks a rank, of 8 layers
+            found += [_pdtlib_pipeline("interleaved", world, chunks=2), _torch_pipeline("interleaved")]
+        return tuple(found)
+    if kind == "zero bubble":
+        return (
+            _pdtlib_pipeline("zb-h1", world),
+            _pdtlib_pipeline("zb-v", world, chunks=2),
+            _torch_pipeline("interleaved zero bubble"),
+            _torch_pipeline("zb-v"),
+            _torch_pipeline("dualpipe-v"),
         )
     if kind == "2d":
         layout = {"dp": world // 2, "tp": 2}
         return (
             pdtlib("ZeRO-3 × TP + SP", parallel=layout, train={"zero_stage": 3, "sequence_parallel": True}),
-            pdtlib("ZeRO-2 × TP + SP", parallel=layout, train={"zero_stage": 2, "sequence_parallel": True}),
-            torch_entry("FSDP2 × TP + SP, reshard", "fsdp2_tp", tp=2, reshard=True),
-            torch_entry("FSDP2 × TP + SP, no reshard", "fsdp2_tp", tp=2, reshard=False),
+            pdtlib(
+                "ZeRO-2 × TP + SP",
+                short=False,
+                parallel=layout,
+                train={"zero_stage": 2, "sequence_parallel": True},
+            ),
+            torch_entry("FSDP2 × TP + SP, reshard", ".fsdp2_tp", tp=2, reshard=True, short=True),
+            torch_entry("FSDP2 × TP + SP, no reshard", ".fsdp2_tp", tp=2, reshard=False),
         )
-    if kind == "pp":
-        pipelines = [("1f1b", 1), ("gpipe", 1), ("zb-h1", 1)]
-        if world <= 4:  # two chunks a rank
-            pipelines += [("interleaved", 2), ("zb-v", 2)]
-        peers = [name for name in TORCH_SCHEDULES if world <= 4 or name in ("gpipe", "1f1b")]
+    if kind == "3d":
+        layout = {"dp": world // 4, "pp": 2, "tp": 2, "schedule": "1f1b"}
+        train = {"sequence_parallel": True, **ONE_EACH}
         return (
-            *(
-                pdtlib(f"PP {name}", parallel={"pp": world, "schedule": name, "vpp": chunks}, train=ONE_EACH)
-                for name, chunks in pipelines
-            ),
-            *(
-                Entry(name=f"torch PP {name}", function="torch_pipeline.run", options={"schedule": name})
-                for name in peers
-            ),
-            Entry(name="DeepSpeed PP", function="deepspeed.pipeline", environment=".venv-targets"),
+            pdtlib("1F1B × TP + SP", parallel=layout, train=train),
+            torch_entry("1F1B × DTensor TP + SP", "_pipeline.three", tp=2, pp=2, short=True),
         )
     raise ValueError(f"kind={kind!r}: valid are {', '.join(KINDS)}")
 
 
-KINDS = ("ddp", "zero1", "zero2", "zero3", "tp", "pp", "2d")
+KINDS = ("ddp", "zero1", "zero2", "zero3", "tp", "pp", "zero bubble", "2d", "3d")
+FULL = (
+    # (kinds, ranks, model, precision), the most telling first: a run that is short of time ends early
+    (("ddp", "zero1", "zero2", "zero3", "tp", "pp", "zero bubble"), 2, "12M", "fp32"),
+    (("2d", "3d", "ddp", "zero2", "zero3", "tp", "pp"), 4, "12M", "fp32"),
+    (("zero2", "zero3"), 2, "12M", "bf16"),
+    (("zero3", "tp"), 2, "50M", "fp32"),
+    (("3d", "zero3"), 8, "12M", "fp32"),
+    (("zero1", "zero bubble"), 4, "12M", "fp32"),
+    (("2d", "ddp", "zero2", "tp", "pp"), 8, "12M", "fp32"),
+)
+SHORT = (
+    (("ddp", "zero2", "zero3", "tp", "pp"), 2, "12M", "fp32"),
+    (("2d", "3d"), 4, "12M", "fp32"),
+    (("zero1",), 2, "12M", "fp32"),
+)
 
 
-def rows(*, short: bool) -> Iterator[Row]:
-    """All rows of the report, or the short form's."""
-    worlds = (2,) if short else (2, 4, 8)
-    for kind in KINDS:
-        for world in worlds:
-            if kind == "2d" and world < 4 and not short:
-                continue
-            size = 4 if kind == "2d" and short else world
-            yield _row(kind, world=size, model="12M", precision="fp32")
-    if not short:
-        for kind in ("zero2", "zero3"):
-            yield _row(kind, world=2, model="12M", precision="bf16")
-        for kind in ("ddp", "zero2", "zero3", "tp"):
-            yield _row(kind, world=2, model="50M", precision="fp32")
+def rows(*, short: bool, model: str = "") -> Iterator[Row]:
+    """All rows of the report, or the short form's; ``model`` replaces each row's."""
+    for kinds, world, its_model, precision in SHORT if short else FULL:
+        for kind in kinds:
+            yield row(kind, world=world, model=model or its_model, precision=precision, short=short)
 
 
-def _row(kind: str, *, world: int, model: str, precision: str) -> Row:
+def row(kind: str, *, world: int, model: str, precision: str = "fp32", short: bool = False) -> Row:
+    """One row: the floors, then the contenders; the floor of one thread stands in rows of DDP alone."""
+    floors = (TWO_THREADS, ONE_THREAD) if kind == "ddp" else (TWO_THREADS,)
+    entries = (*floors, *entries_of(kind, world))
     return Row(
         name=f"{kind}, {world} ranks, {precision}, {model}",
         world=world,
         model=model,
         precision=precision,
-        entries=(*FLOOR, *entries_of(kind, world)),
+        entries=tuple(entry for entry in entries if entry.short or not short),
     )

@@ -18,6 +18,10 @@ from pdtlib.engine.models import Transformer
 from pdtlib.plan.spec import Model
 
 MODELS = {
+    "tiny": Model(
+        name="tiny", layers=8, hidden=32, heads=4, ffn=64, vocab=512, seq=32,
+        activation="swiglu", norm="rmsnorm", positions="rotary",
+    ),
     "12M": Model(
         name="12M", layers=8, hidden=256, heads=8, ffn=1024, vocab=8192, seq=256,
         activation="swiglu", norm="rmsnorm", positions="rotary",

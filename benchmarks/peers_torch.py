@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import torch
+import torch.distributed as dist
 from peers_task import ADAMW, MAX_NORM, Contender, Task, mean_loss, states_of
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -41,11 +42,25 @@ def adamw(module: nn.Module) -> torch.optim.AdamW:
 
 
 def clip(module: nn.Module) -> None:
-    """Clip by the norm over all parameters; of DTensors torch sums the shards itself."""
-    kinds = [params for params in by_kind(module) if params]
-    norms = [torch.nn.utils.get_total_norm([p.grad for p in params], foreach=True) for params in kinds]
+    """Clip by the norm over all parameters."""
+    clip_all(module, stages=None)
+
+
+def clip_all(module: nn.Module, *, stages: dist.ProcessGroup | None) -> None:
+    """Clip by the norm over the parameters of all ``stages``, which torch leaves to a pipeline's user.
+
+    Of DTensors torch sums the shards itself; gradients that a stage does not have are left out.
+    """
+    kinds = [[p for p in params if p.grad is not None] for params in by_kind(module)]
+    norms = [
+        torch.nn.utils.get_total_norm([p.grad for p in params], foreach=True) for params in kinds if params
+    ]
     whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
     total = torch.stack(whole).norm()
+    if stages is not None:
+        square = total.square()
+        dist.all_reduce(square, group=stages)
+        total = square.sqrt()
     for params in kinds:
         torch.nn.utils.clip_grads_with_norm_(params, MAX_NORM, total, foreach=True)
 
@@ -64,7 +79,7 @@ def _data_parallel(
 
     def step() -> float:
         ((tokens, targets),) = next(batches)
-        optimizer.zero_grad(set_to_none=task.options.get("set_to_none", True))
+        optimizer.zero_grad(set_to_none=not task.options.get("keep", False))
         loss = mean_loss(module(tokens), targets)
         loss.backward()
         clip_norm(module)
@@ -83,7 +98,7 @@ def one(task: Task) -> Contender:
 
 
 def ddp(task: Task) -> Contender:
-    """DistributedDataParallel; options: ``gradient_as_bucket_view``, ``static_graph``."""
+    """DistributedDataParallel; options: ``gradient_as_bucket_view``, ``static_graph``, ``keep`` gradients."""
     names = ("gradient_as_bucket_view", "static_graph")
     module = DistributedDataParallel(task.build(), **{name: task.options.get(name, False) for name in names})
     return _data_parallel(task, module, adamw(module))
@@ -134,18 +149,21 @@ def shard(module: nn.Module, task: Task, *, mesh: DeviceMesh | None) -> None:
 
 
 def dtensor_tp(task: Task) -> Contender:
-    """DTensor tensor parallelism; option ``sequence``: with sequence parallelism and parallel loss."""
+    """DTensor tensor parallelism; options: ``sequence`` parallelism, ``loss_parallel`` (by default yes)."""
     mesh = init_device_mesh(task.device.type, (task.world,), mesh_dim_names=("tp",))
     module = task.build()
-    cut(module, mesh, sequence=task.options["sequence"])
+    parallel_loss = task.options.get("loss_parallel", True)
+    cut(module, mesh, sequence=task.options["sequence"], parallel_loss=parallel_loss)
     return _with_loss_parallel(task, module, rank=0, ranks=1)
 
 
-def cut(module: nn.Module, mesh: DeviceMesh, *, sequence: bool) -> None:
-    """torchtitan's plan for a Llama, on the names of our model."""
+def cut(module: nn.Module, mesh: DeviceMesh, *, sequence: bool, parallel_loss: bool = True) -> None:
+    """torchtitan's plan for a Llama, on the names of our model or of a part of it."""
     if module.head is not None:
         head = module.head
         module.output = lambda x, weight: head(x)  # through the module, so that its hooks run
+    if sequence:
+        module.sequence_parts = mesh.size()
     residual = Shard(1) if sequence else Replicate()
     plan: dict = {}
     for name, _ in module.named_modules():
@@ -162,8 +180,15 @@ def cut(module: nn.Module, mesh: DeviceMesh, *, sequence: bool) -> None:
             )
         elif sequence and last == "mlp":
             plan[name] = PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
-    plan["embed"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=residual)
-    plan["head"] = ColwiseParallel(input_layouts=residual, output_layouts=Shard(-1), use_local_output=False)
+    if module.embed is not None:
+        plan["embed"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=residual)
+    if module.head is not None:
+        logits = (
+            {"output_layouts": Shard(-1), "use_local_output": False}
+            if parallel_loss
+            else {"output_layouts": Replicate()}
+        )
+        plan["head"] = ColwiseParallel(input_layouts=residual, **logits)
     parallelize_module(module, mesh, plan)
 
 

@@ -47,7 +47,7 @@ def main(spec: dict[str, Any], reply: Any) -> None:
         if word["do"] == "steps":
             answer: dict[str, Any] = _steps(contender, word["count"], losses, device)
         elif word["do"] == "profile":
-            answer = {"python_calls": _count_calls(contender, losses)}
+            answer = _profile(contender, losses)
         else:
             answer = {
                 "losses": losses,
@@ -97,21 +97,29 @@ def _steps(
     return {"times": times, "cpu_s": (_cpu_s() - used) / count}
 
 
-def _count_calls(contender: Contender, losses: list[float | None]) -> int:
-    """Calls of Python functions during one step, hooks in the backward pass included: on a CPU autograd runs
-    in the thread that called it."""
+def _profile(contender: Contender, losses: list[float | None]) -> dict[str, Any]:
+    """Calls of Python functions during one step, and the lines that each function called has.
+
+    Hooks in the backward pass are among them: on a CPU autograd runs in the thread that called it.
+    """
     calls = 0
+    functions: dict[Any, int] = {}
 
     def note(frame: Any, event: str, argument: Any) -> None:
         nonlocal calls
-        calls += event == "call"
+        if event == "call":
+            calls += 1
+            code = frame.f_code
+            if code not in functions:
+                functions[code] = len({line for *_, line in code.co_lines() if line})
 
     sys.setprofile(note)
     try:
         losses.append(contender.step())
     finally:
         sys.setprofile(None)
-    return calls
+    lines = {f"{code.co_filename}:{code.co_firstlineno} {code.co_name}": n for code, n in functions.items()}
+    return {"python_calls": calls, "lines": lines}
 
 
 def _cpu_s() -> float:
