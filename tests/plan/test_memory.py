@@ -59,6 +59,14 @@ def test_1f1b_keeps_less_than_gpipe_on_every_stage_but_no_shorter_bubble():
     assert [chunks_in_flight(job_with(8, 32), stage) for stage in range(8)] == list(range(8, 0, -1))
 
 
+@pytest.mark.parametrize("pp", [2, 4, 8])
+def test_a_pipeline_divides_states_but_not_what_its_first_stage_keeps(pp):
+    """Chapter 4: p micro-batches of L/p layers are L layers, whatever p is."""
+    alone, first = (stage_memory(job_with(p, 16), 0) for p in (1, pp))
+    assert first.activations == pytest.approx(alone.activations, rel=0.01)
+    assert first.params < 1.02 * alone.params / pp
+
+
 def test_interleaving_keeps_more():
     """4 stages, 8 micro-batches, 2 chunks: 5.5 whole stages' worth where 1F1B keeps 4 (x 1.375)."""
     assert chunks_in_flight(job_with(4, 8, "interleaved", 2), 0) / 2 == 5.5
