@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ from pdtlib.book.claims.judge import (
 from pdtlib.book.claims.page import RegisterPage, chapter_of
 from pdtlib.book.claims.render import ClaimList
 
+ROOT = Path(__file__).parents[2]
 PER_SECTION = {
     "0": 2,
     "1.1": 6,
@@ -68,6 +70,11 @@ def test_every_claim_of_the_sections_is_there() -> None:
     for section, many in PER_SECTION.items():
         letters = [claim.id.rpartition("-")[2] for claim in register if claim.section == section]
         assert letters == [chr(ord("a") + i) for i in range(many)]
+
+
+def test_the_introduction_counts_the_claims() -> None:
+    said = re.findall(r"makes (\d+) claims", (ROOT / "intro.md").read_text(encoding="utf-8"))
+    assert said == [str(len(claims.register()))]
 
 
 @pytest.mark.parametrize("claim", claims.register(), ids=lambda claim: claim.id)
