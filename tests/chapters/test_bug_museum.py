@@ -1,5 +1,8 @@
 """Every exhibit is found by the equivalence test, and its mended form is not."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from pdtlib.book.museum import EXHIBITS, Exhibit, differences, shown
@@ -37,3 +40,13 @@ def test_the_table_says_where_the_fault_shows() -> None:
     layers = next(exhibit for exhibit in EXHIBITS if exhibit.id == "layers")
     assert [row[2] for row in shown(layers).rows] == ["equal", "equal", "differs"]
     assert {row[3] for exhibit in EXHIBITS for row in shown(exhibit).rows} == {"equal"}
+
+
+def test_the_page_has_every_exhibit_in_its_own_words() -> None:
+    page = json.loads((Path(__file__).parents[2] / "chapters/bug_museum.ipynb").read_text(encoding="utf-8"))
+    text = "\n".join("".join(cell["source"]) for cell in page["cells"])
+    for number, exhibit in enumerate(EXHIBITS, start=1):
+        assert f"## {number}. {exhibit.title}\n" in text
+        for told in (exhibit.symptom, exhibit.fault, exhibit.lesson, f"]({exhibit.chapter})"):
+            assert told in text
+    assert text.count("## ") == len(EXHIBITS) + 1

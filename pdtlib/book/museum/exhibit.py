@@ -20,11 +20,17 @@ WORLDS = (1, 2, 4)
 
 @dataclass(frozen=True, kw_only=True)
 class Exhibit:
-    """One fault. ``symptom`` is what its victims saw, ``lesson`` what the mended form does."""
+    """One fault.
+
+    ``symptom`` is what its victims saw, ``fault`` what is wrong, ``lesson`` what the mended form does. The
+    chapter named is where the right way is explained.
+    """
 
     id: str
+    chapter: str
     title: str
     symptom: str
+    fault: str
     lesson: str
     one: Callable[[], Any]
     faulty: Callable[[int], Any]

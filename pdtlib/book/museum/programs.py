@@ -46,7 +46,9 @@ def norm_of_one() -> float:
 
 
 def norm_counts_copies(ranks: int) -> float:
-    squares = [sum(x * x for x in share) + NORM_WEIGHT**2 for share in dealt(VECTOR, ranks)]
+    squares = []
+    for share in dealt(VECTOR, ranks):
+        squares.append(sum(x * x for x in share) + NORM_WEIGHT**2)
     return math.sqrt(sum(squares))
 
 
@@ -63,13 +65,17 @@ def row_layer_of_one() -> float:
 
 
 def bias_on_every_rank(ranks: int) -> float:
-    shares = zip(dealt(VECTOR, ranks), dealt(ROW, ranks), strict=True)
-    return sum(sum(x * w for x, w in zip(*share, strict=True)) + BIAS for share in shares)
+    total = 0.0
+    for xs, ws in zip(dealt(VECTOR, ranks), dealt(ROW, ranks), strict=True):
+        total += sum(x * w for x, w in zip(xs, ws, strict=True)) + BIAS
+    return total
 
 
 def bias_after_the_sum(ranks: int) -> float:
-    shares = zip(dealt(VECTOR, ranks), dealt(ROW, ranks), strict=True)
-    return sum(sum(x * w for x, w in zip(*share, strict=True)) for share in shares) + BIAS
+    total = 0.0
+    for xs, ws in zip(dealt(VECTOR, ranks), dealt(ROW, ranks), strict=True):
+        total += sum(x * w for x, w in zip(xs, ws, strict=True))
+    return total + BIAS
 
 
 # Layers of a pipeline
@@ -81,7 +87,10 @@ def layers_of_one() -> list[int]:
 
 def layers_floored(ranks: int) -> list[int]:
     size = len(LAYERS) // ranks
-    return [layer for rank in range(ranks) for layer in LAYERS[rank * size : (rank + 1) * size]]
+    found: list[int] = []
+    for stage in range(ranks):
+        found += LAYERS[stage * size : (stage + 1) * size]
+    return found
 
 
 def layers_dealt(ranks: int) -> list[int]:
@@ -113,8 +122,9 @@ def samples_of_one() -> list[int]:
 
 
 def samples_by_position(ranks: int) -> list[int]:
-    before = [share[:2] for share in dealt(DATA, 4)]  # 4 workers read 2 each, then one fails
-    after = [share[2:] for share in dealt(DATA, ranks)]  # each goes on at its own position
+    # Four workers read two samples each, then the run goes on with `ranks` workers.
+    before = [share[:2] for share in dealt(DATA, 4)]
+    after = [share[2:] for share in dealt(DATA, ranks)]  # at its own position
     return sorted(sample for share in (*before, *after) for sample in share)
 
 
@@ -132,13 +142,15 @@ def norm_gradient_of_one() -> float:
 
 
 def norm_gradient_of_a_part(ranks: int) -> float:
-    shares = list(zip(dealt(VECTOR, ranks), dealt(ROW, ranks), strict=True))
-    return sum(x * g for x, g in zip(*shares[0], strict=True))  # rank 0's, taken for everybody's
+    xs, grads = dealt(VECTOR, ranks)[0], dealt(ROW, ranks)[0]  # rank 0's
+    return sum(x * g for x, g in zip(xs, grads, strict=True))
 
 
 def norm_gradient_summed(ranks: int) -> float:
-    shares = zip(dealt(VECTOR, ranks), dealt(ROW, ranks), strict=True)
-    return sum(sum(x * g for x, g in zip(*share, strict=True)) for share in shares)
+    total = 0.0
+    for xs, grads in zip(dealt(VECTOR, ranks), dealt(ROW, ranks), strict=True):
+        total += sum(x * g for x, g in zip(xs, grads, strict=True))
+    return total
 
 
 # Softmax over a vocabulary that is cut
@@ -177,7 +189,8 @@ def clipped_by_own_norm(ranks: int) -> list[float]:
 
 
 def clipped_by_common_norm(ranks: int) -> list[float]:
-    norm = math.sqrt(sum(sum(x * x for x in share) for share in dealt(VECTOR, ranks)))
+    squares = [sum(x * x for x in share) for share in dealt(VECTOR, ranks)]
+    norm = math.sqrt(sum(squares))  # all-reduce first
     return [x / norm for share in dealt(VECTOR, ranks) for x in share]
 
 
@@ -213,13 +226,14 @@ def batch_of_one() -> int:
 
 def batch_by_world_size(ranks: int) -> int:
     pipeline, micro_batch = 2, 4
-    micro_batches = 256 // (micro_batch * ranks * pipeline)  # world size
+    world_size = ranks * pipeline  # ranks: the replicas
+    micro_batches = 256 // (micro_batch * world_size)
     return micro_batches * micro_batch * ranks
 
 
 def batch_by_replicas(ranks: int) -> int:
     micro_batch = 4
-    micro_batches = 256 // (micro_batch * ranks)  # replicas, whatever the pipeline's length
+    micro_batches = 256 // (micro_batch * ranks)  # the replicas
     return micro_batches * micro_batch * ranks
 
 
