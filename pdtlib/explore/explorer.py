@@ -22,8 +22,8 @@ Values = Mapping[str, Any]
 class Explorer:
     """``view`` maps the controls' values to a view; ``adopt_job`` maps a job to the values that fit it best.
 
-    ``pairs`` names two controls whose joint moves also stand in the build-time table, such as a step and what
-    it steps through.
+    ``together`` names controls whose joint moves also stand in the build-time table, such as a step and what
+    it steps through; with every group of its controls the table holds all that an explorer can show.
     """
 
     id: str
@@ -32,7 +32,7 @@ class Explorer:
     controls: tuple[Control, ...]
     view: Callable[[Values], View]
     adopt_job: Callable[[Job], dict[str, Any]] | None = None
-    pairs: tuple[tuple[str, str], ...] = ()
+    together: tuple[tuple[str, ...], ...] = ()
 
     def control(self, name: str) -> Control:
         """The control of that name; raises ValueError with the names there are."""

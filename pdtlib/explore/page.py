@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from html import escape
+from itertools import product
 from typing import Any
 
 from pdtlib.explore import catalog
@@ -106,10 +107,9 @@ def moves(explorer: Explorer, base: Mapping[str, str]) -> Iterator[tuple[str, di
             continue
         for key in _other_keys(control, base):
             yield f"{control.name}={key}", {control.name: key}
-    for first, second in explorer.pairs:
-        for one in _other_keys(explorer.control(first), base):
-            for two in _other_keys(explorer.control(second), base):
-                yield f"{first}={one}&{second}={two}", {first: one, second: two}
+    for names in explorer.together:
+        for keys in product(*(_other_keys(explorer.control(name), base) for name in names)):
+            yield "&".join(map("=".join, zip(names, keys, strict=True))), dict(zip(names, keys, strict=True))
 
 
 def _other_keys(control: Control, base: Mapping[str, str]) -> list[str]:

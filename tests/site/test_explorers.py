@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from math import prod
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from site_under_test import explorers, parsed
 
 from pdtlib.explore import catalog
-from pdtlib.explore.controls import ControlError
+from pdtlib.explore.controls import ControlError, Text
+from pdtlib.explore.page import moves
 from pdtlib.figures.theme import PICK
 from pdtlib.figures.words import say
 from pdtlib.plan import job
@@ -70,6 +72,11 @@ class OnPage:
         prefix = f"{self.key}."
         changed = {n.removeprefix(prefix): v for n, v in given.items() if n.startswith(prefix)}
         return {**self.base(), **changed}
+
+    def prepared(self):
+        """The states that the page's table holds."""
+        base = self.base()
+        return [{**base, **changes} for _, changes in moves(self.explorer, base)]
 
     def controls(self):
         """The visible controls: (name, kind of input)."""
@@ -144,6 +151,26 @@ class OnPage:
         """A value to type: one that the control itself suggests and does not hold."""
         keys = self.explorer.control(name).moves()
         return next(key for key in keys if key != self.state()[name])
+
+
+def move_beyond_the_table(on):
+    """Move one control after the other until the page must ask Python; False if no move leads there."""
+    moved = set()
+    while on.state() in on.prepared():
+        name, kind = next((one for one in on.controls() if one[0] not in moved), (None, None))
+        if name is not None:
+            move_by_keyboard(on, name, kind)
+            on.check()
+            moved.add(name)
+            continue
+        texts = [name for name, _ in on.controls() if isinstance(on.explorer.control(name), Text)]
+        if not texts:
+            return False
+        line = on.box(texts[0]).locator("input")  # no longer one of the suggestions
+        line.fill(", ".join(on.explorer.control(texts[0]).suggestions[-2:]))
+        line.press("Enter")
+        on.check()
+    return True
 
 
 def move_by_keyboard(on, name, kind):
@@ -223,18 +250,15 @@ def test_the_first_move_of_each_control_is_answered_from_the_table(visit, case, 
 
 @pytest.mark.parametrize("case", EXPLORERS, ids=case_id)
 def test_a_second_move_is_computed_in_the_browser_and_kept_in_the_address(visit, case, record_property):
-    """Two controls moved at once: not in the table, so Pyodide answers; a reload shows the same state."""
+    """Several controls moved at once: not in the table, so Pyodide answers; a reload shows the same state."""
     on = OnPage(visit, case).open()
-    paired = {frozenset(pair) for pair in on.explorer.pairs}
-    for name, kind in on.controls():
-        if name in on.state() and name in dict(on.controls()):
-            move_by_keyboard(on, name, kind)
-            on.check()
-        changed = [n for n, v in on.state().items() if v != on.base()[n]]
-        if len(changed) > 2 or (len(changed) == 2 and frozenset(changed) not in paired):
-            break
-    assert on.check() in ("live", "error")
-    assert on.visit.python_requests()
+    live = move_beyond_the_table(on)
+    if not live:  # then the table holds everything there is to show
+        every = prod(len(control.moves()) for control in on.explorer.controls)
+        assert len(on.prepared()) == every
+    answered = ("live", "error") if live else ("table", "error")
+    assert on.check() in answered
+    assert on.visit.python_requests() or not live
     assert all("/vendor/" in path for path in on.visit.python_requests())
     before, state = on.shown(), on.state()
     times = on.root.evaluate("(root) => root.times")
@@ -242,7 +266,7 @@ def test_a_second_move_is_computed_in_the_browser_and_kept_in_the_address(visit,
     on.page.reload()
     on.page.wait_for_selector(f'[data-key="{on.key}"][data-alive]')
     assert on.state() == state
-    assert on.check() in ("live", "error")
+    assert on.check() in answered
     assert on.shown() == before
     assert visit.blocked == []
     assert visit.errors == []
@@ -257,7 +281,8 @@ def test_a_click_on_the_figure_sets_its_control(visit, case):
     figure.scroll_into_view_if_needed()
     on.page.wait_for_selector(f'[data-key="{on.key}"] [data-figure][data-pick] .nsewdrag')
     area = figure.locator(".nsewdrag").first.bounding_box()
-    on.page.mouse.click(area["x"] + 0.6 * area["width"], area["y"] + 0.5 * area["height"])
+    # A row of six bars has a gap in its middle: this is the fourth, and of a square of ranks one below it.
+    on.page.mouse.click(area["x"] + 0.6 * area["width"], area["y"] + 0.58 * area["height"])
     on.page.wait_for_function(
         f"() => new URLSearchParams(location.search).has({json.dumps(f'{on.key}.{name}')})"
     )

@@ -191,5 +191,5 @@ EXPLORER = Explorer(
         ),
     ),
     view=_view,
-    pairs=(("mode", "slower"),),
+    together=(("mode", "slower"),),
 )

@@ -167,5 +167,5 @@ EXPLORER = Explorer(
         ),
     ),
     view=_view,
-    pairs=(("file", "edits"),),
+    together=(("file", "edits"),),
 )

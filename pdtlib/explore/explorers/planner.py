@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from itertools import combinations
 from typing import Any
 
 from pdtlib.explore import sizes
@@ -182,6 +183,7 @@ def _adopt(job: Job) -> dict[str, Any]:
     return state
 
 
+_CONTROLS = ("rank", "model", "gpus", "cluster")
 _RUN = say("planner.group_run")
 
 EXPLORER = Explorer(
@@ -214,5 +216,6 @@ EXPLORER = Explorer(
     ),
     view=_view,
     adopt_job=_adopt,
-    pairs=(("model", "gpus"), ("model", "cluster"), ("gpus", "cluster")),
+    # A ranking takes a browser seconds, so all of them are worked out when the page is built.
+    together=tuple(group for size in (2, 3, 4) for group in combinations(_CONTROLS, size)),
 )

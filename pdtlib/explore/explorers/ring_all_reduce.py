@@ -133,5 +133,5 @@ EXPLORER = Explorer(
         ),
     ),
     view=_view,
-    pairs=(("ranks", "step"),),
+    together=(("ranks", "step"),),
 )
