@@ -138,6 +138,25 @@ UTILISATIONS = (
 )
 """MFU and HFU in their authors' own conventions."""
 
+LLAMA3_CAUSES = {
+    "a faulty GPU": 148,
+    "a GPU's memory (HBM3)": 72,
+    "software": 54,
+    "network switches and cables": 35,
+    "maintenance of hosts": 32,
+    "a GPU's caches (SRAM)": 19,
+    "a GPU's system processor": 17,
+    "a timeout without known cause": 7,
+    "a network card": 7,
+    "silent data corruption": 6,
+    "a GPU's temperature or its sensor": 6,
+    "disks, power supplies, hosts' memory and processors, other": 16,
+}
+"""Unexpected interruptions of Llama 3 405B by cause (arXiv:2407.21783, table 5); the small ones together."""
+
+LLAMA3_EFFECTIVE = 0.9
+"""More than this share of the time was effective training, arXiv:2407.21783, section 3.3.4."""
+
 TORCHTITAN_8B = Published(
     "torchtitan, Llama 3.1 8B on 8 GPUs",
     "5,762 tokens a second and GPU",

@@ -1,0 +1,35 @@
+"""What chapter 9 says of Llama 3's failures and of what they leave, against the paper and closed forms."""
+
+import math
+
+import pytest
+
+from pdtlib.book.claims.published import LLAMA3_CAUSES, LLAMA3_EFFECTIVE
+from pdtlib.plan.reliability import FLEETS, goodput, overhead, young_interval
+
+LLAMA3 = FLEETS["llama3"]
+
+
+def test_the_causes_are_all_interruptions() -> None:
+    assert sum(LLAMA3_CAUSES.values()) == LLAMA3.interruptions
+    named = list(LLAMA3_CAUSES.values())[:-1]
+    assert named == sorted(named, reverse=True)
+
+
+def test_half_and_twice_the_best_interval_cost_the_same() -> None:
+    """x/2 + 1/(2x) is 1.25 at a half and at two, in units of the least overhead."""
+    times = {"mtbf_s": LLAMA3.mtbf_s(2048), "save_s": 30.0}
+    best = young_interval(**times)
+    least = overhead(**times, interval_s=best)
+    for factor in (0.5, 2):
+        assert overhead(**times, interval_s=factor * best) == pytest.approx(1.25 * least)
+
+
+def test_what_failures_leave_of_llama_3() -> None:
+    """Daly's expectation written out; ten minutes a restart are near what the authors report."""
+    mtbf_s, save_s, restart_s = 54 * 24 * 3600 / 419, 30.0, 600.0
+    tau = math.sqrt(2 * save_s * mtbf_s)
+    extra = mtbf_s * math.exp(restart_s / mtbf_s) * math.expm1((tau + save_s) / mtbf_s) / tau
+    found = goodput(mtbf_s=LLAMA3.mtbf_s(LLAMA3.gpus), save_s=save_s, restart_s=restart_s).goodput
+    assert found == pytest.approx(1 / extra)
+    assert abs(found - LLAMA3_EFFECTIVE) < 0.04
