@@ -39,6 +39,21 @@ IN_PROSE = {
         "c4_sum_peak": "5.5",
     },
     "05": {"c5_dp_groups": "64", "c5_tp_groups": "128", "c5_pp_groups": "128"},
+    "06": {
+        "c6_gpt3_tp": "51.8",
+        "c6_gpt3_sp": "32.1",
+        "c6_tp_gb": "7.52",
+        "c6_ulysses_gb": "0.53",
+        "c6_ring_gb": "0.47",
+    },
+    "07": {"c7_none": "800", "c7_one": "450", "c7_zero1": "15.3, 15.0, 22.8", "c7_bubble": "27.3 %"},
+    "08": {"c8_bound": "39.1 %", "c8_needed_excellent": "71 %", "c8_best": "86.9 %"},
+    "09": {
+        "c9_sum_mtbf": "3.09",
+        "c9_2048_min": "38.5 min",
+        "c9_2048_cost": "2.6 %",
+        "c9_checkpoint": "980 GB",
+    },
 }
 """Chapter → the name that its text shows → what it must be."""
 
@@ -76,6 +91,38 @@ IN_TABLES = {
         "pipeline +0, 8, …, 56 +8 +128",
         "data parallel +0, 64, …, 960 +16 +64",
     ),
+    "06": (
+        "tensor parallelism +7.52",
+        "with sequence parallelism +7.52",
+        "Ulysses +0.53 +0.53 +0.94",
+        "ring attention +0.47 +0.94 +3.76",
+    ),
+    "07": (
+        "70B on 128 GPUs +8, 4, 4 +3 +20 +8.75 +15.3",
+        "530B on 1,024 GPUs +8, 16, 8 +3 +6.5625 +8.28 +22.8",
+        *(f"{size} on {gpus} GPUs +nobody" for size, gpus in (("7B", 8), ("13B", 16))),
+        *(
+            f"{size} on {gpus} GPUs +DeepSpeed, Megatron-LM"
+            for size, gpus in (("70B", "128"), ("175B", "512"), ("530B", "1,024"))
+        ),
+        "· allgather_bucket_size +no effect",
+        "· cpu_offload +old name",
+        "· size +refused",
+        *(f"{key} +passed over" for key in ("pipeline_parallel", "pipeline_type", "num_chunks")),
+    ),
+    "08": ("4 +27 +12", "8 +63 +28", "16 +135 +60", "GPT 530B +A100 +2,048 +56.0 % +57.0 %"),
+    "09": (
+        *(
+            f"{delay} +{step} +{step}"
+            for delay, step in {0: "2.000", 1: "1.000", 3: "0.445", 7: "0.209", 15: "0.101"}.items()
+        ),
+        "16,384 +3.09 h",
+        "2,048 +38.5 min +2.6 %",
+        "16,384 +13.6 min +7.3 %",
+        "asynchronous +8 +7.0 +7.25 +7.0",
+        "synchronous +8 +0.0 +2 +0.0",
+    ),
+    "10": ("data parallelism +the batch +1,104", "pipeline +66 +4 +0.2 +0 % +anywhere"),
 }
 """Chapter → lines of its tables, with any number of blanks between columns."""
 

@@ -69,7 +69,7 @@ def _descent_lesson(got: list[float], step: float, delay: int, curvature: float,
     if agrees(delay + 1) or agrees(delay - 1):
         return "This delay is one off: with delay 0 the gradient is that of the current x."
     if differing(_expected(step, delay, 1.0, updates), got, tolerance=1e-12) is None:
-        return "The gradient of a parabola with curvature L is L times x."
+        return "The gradient of a parabola with curvature λ is λ times x."
     return "Before the start x was 1.0 as well; each update subtracts step · curvature · x(n − delay)."
 
 
