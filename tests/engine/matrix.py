@@ -41,6 +41,8 @@ def run_all(
 ) -> tuple[list[list[str] | None], float]:
     """As one rank: what is wrong with each case, None for those that time did not suffice for; seconds of
     processor time."""
+    gc.collect()
+    gc.freeze()  # what torch has imported is not looked through again after every case
     found: list[list[str] | None] = []
     for case in cases:
         late = torch.tensor(time.time() > stop)
