@@ -17,13 +17,15 @@ GLOBAL_BATCH = 64
 MFU = 0.5
 NETWORK = presets.LINKS["ib-hdr-200"]
 A100 = presets.GPUS["A100-SXM4-80"]
+ANYWHERE = 0.02
+"""What takes less of the computation than this needs no fast link."""
 
 CUTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     # Name: what it cuts, its [parallel] and [train].
     "data parallelism": ("the batch", {"dp": DEGREE}, {"zero_stage": 0}),
-    "ZeRO-1": ("and optimizer state", {"dp": DEGREE}, {"zero_stage": 1}),
-    "ZeRO-2": ("and gradients", {"dp": DEGREE}, {"zero_stage": 2}),
-    "ZeRO-3": ("and parameters", {"dp": DEGREE}, {"zero_stage": 3}),
+    "ZeRO-1": ("the optimizer state too", {"dp": DEGREE}, {"zero_stage": 1}),
+    "ZeRO-2": ("gradients too", {"dp": DEGREE}, {"zero_stage": 2}),
+    "ZeRO-3": ("parameters too", {"dp": DEGREE}, {"zero_stage": 3}),
     "tensor, with sequence": ("every layer", {"tp": DEGREE}, {"sequence_parallel": True}),
     "pipeline": ("between layers", {"pp": DEGREE}, {}),
     "context (ring)": ("the sequence", {"cp": DEGREE}, {}),
@@ -52,7 +54,7 @@ class Strategy:
         """Where it belongs: what takes longer than computing must not leave NVLink."""
         if self.network_s > self.compute_s:
             return "inside a node"
-        return "anywhere" if self.network_s < 0.02 * self.compute_s else "between nodes, hidden"
+        return "anywhere" if self.network_s < ANYWHERE * self.compute_s else "between nodes, hidden"
 
 
 @cache

@@ -1,9 +1,9 @@
 """Late gradients: how large a step stays stable when each gradient is ``delay`` updates old.
 
 On a quadratic with curvature lambda, x <- x - step lambda x_old, where x_old is ``delay`` updates back. The
-step must stay below 2 sin(pi / (2 (2 delay + 1))) / lambda: 2 without delay, then ever less (the characteristic
-equation z^(d+1) - z^d + step lambda = 0 leaves the unit circle there; a classical result for delayed recursions,
-see Levin and May 1976).
+step must stay below 2 sin(pi / (2 (2 delay + 1))) / lambda: 2 without delay, then ever less (there the
+characteristic equation z^(d+1) - z^d + step lambda = 0 leaves the unit circle; a classical result for delayed
+recursions, see Levin and May 1976).
 """
 
 from __future__ import annotations
