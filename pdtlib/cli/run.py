@@ -42,6 +42,12 @@ def run(
     memory_every: Annotated[
         int, typer.Option(help="Keep the state in memory every so many steps, for a restart.")
     ] = 0,
+    stage_ms: Annotated[
+        float,
+        typer.Option(
+            help="Let a pipeline stage's forward take so many ms (it sleeps), as on devices of its own."
+        ),
+    ] = 0.0,
     json_: Annotated[bool, typer.Option("--json", help="Print problems or the last step as JSON.")] = False,
 ) -> None:
     """Train JOB on this machine and leave a run directory.
@@ -72,6 +78,7 @@ def run(
         elastic=max_restarts > 0,
         watchdog_s=watchdog,
         memory_every=memory_every,
+        stage_ms=stage_ms,
         rank_order=rank_order,
     )
     try:

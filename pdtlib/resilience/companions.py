@@ -20,6 +20,7 @@ from pdtlib.resilience.preemption import Preemption
 from pdtlib.resilience.replicas import ReplicaCheck
 from pdtlib.resilience.samples import SampleLog
 from pdtlib.resilience.watchdog import Watchdog
+from pdtlib.testbed.pace import Pace
 
 
 class Together(Companion):
@@ -74,9 +75,15 @@ def accompany(run: Run) -> Companion:
     options = run.options
     problems = [
         Problem(name, f"must be 0 (off) or more, not {value}")
-        for name, value in (("--watchdog", options.watchdog_s), ("--memory-every", options.memory_every))
+        for name, value in (
+            ("--watchdog", options.watchdog_s),
+            ("--memory-every", options.memory_every),
+            ("--stage-ms", options.stage_ms),
+        )
         if value < 0
     ]
+    if options.stage_ms and run.job.parallel.pp == 1:
+        problems.append(Problem("--stage-ms", "the job has no pipeline stages (parallel.pp is 1)"))
     if problems:
         raise Refused(problems)
     found: list[Companion] = []
@@ -86,6 +93,8 @@ def accompany(run: Run) -> Companion:
         found.append(SampleLog(run))
     if options.memory_every:
         found.append(PeerMemory(run, every=options.memory_every))
+    if options.stage_ms:
+        found.append(Pace(options.stage_ms / 1e3))
     if options.preemptible:
         found.append(Preemption())
     if options.faults is not None:

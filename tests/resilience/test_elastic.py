@@ -124,12 +124,13 @@ def test_a_run_that_is_told_to_end_saves_and_goes_on(tmp_path: Path) -> None:
     assert not (out / TOLD_TO_END).exists()
 
 
-def test_a_wrong_list_of_faults_is_refused(tmp_path: Path) -> None:
+def test_wrong_options_are_refused(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(JOB)
     (tmp_path / "faults.json").write_text("[1]")
     command = [sys.executable, "-m", "pdtlib.train", str(tmp_path / "job.toml"), "--out", str(tmp_path / "o")]
+    wrong = ("--watchdog", "-1", "--stage-ms", "5")
     done = subprocess.run(
-        [*command, "--set", "parallel.dp=1", "--faults", str(tmp_path / "faults.json"), "--watchdog", "-1"],
+        [*command, "--set", "parallel.dp=1", *wrong, "--faults", str(tmp_path / "faults.json")],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -137,3 +138,4 @@ def test_a_wrong_list_of_faults_is_refused(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert "--watchdog: must be 0 (off) or more, not -1.0" in done.stderr
+    assert "--stage-ms: the job has no pipeline stages (parallel.pp is 1)" in done.stderr

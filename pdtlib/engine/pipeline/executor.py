@@ -4,8 +4,9 @@ It obeys the program and decides nothing. What overlaps, waits or is kept is wha
 (:mod:`pdtlib.plan.schedule`); a method per action says what an action is.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -26,7 +27,8 @@ class Executor:
     """Runs programs of rank ``group.rank`` on its ``parts``, chunk 0 first.
 
     ``numbers`` are those by which the replica knows the parts. ``most_alive`` counts forward passes whose
-    activations were there at one time, at the most.
+    activations were there at one time, at the most. ``pace_s`` is how long a chunk's forward, and each half
+    of its backward, takes at the least: an action that is done sooner sleeps.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Executor:
         self.parts, self.group, self.layout, self.numbers = parts, group, layout, numbers
         self.replica: Replica | None = None
         self.most_alive = 0
+        self.pace_s = 0.0
         self._receivers: dict[tuple[str, int], Receiver] = {}
         self._senders: dict[tuple[str, int], Sender] = {}
         for chunk in range(len(parts)):
@@ -185,6 +188,12 @@ class Executor:
             return nullcontext()
         return getattr(self.replica, kind)(self.numbers[chunk], **options)
 
-    def _span(self, act: Act) -> AbstractContextManager[None]:
+    @contextmanager
+    def _span(self, act: Act) -> Iterator[None]:
         timeline = self.group.timeline
-        return nullcontext() if timeline is None else timeline.span("compute", str(act))
+        with nullcontext() if timeline is None else timeline.span("compute", str(act)):
+            began = time.monotonic()
+            yield
+            if self.pace_s:
+                halves = 2 if act.op == "B" and (act.micro_batch, act.chunk) not in self._deferred else 1
+                time.sleep(max(0.0, began + halves * self.pace_s - time.monotonic()))

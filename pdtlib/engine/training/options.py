@@ -19,8 +19,8 @@ RANK_ORDERS = {"article": ARTICLE_ORDER, "megatron": MEGATRON_ORDER}
 class Options:
     """``steps`` is the step to stop before, counted from the start of the run; None takes the job's.
 
-    ``changes`` are fields of the job to set, as ``section.field=value``. The last five are the business of
-    :mod:`pdtlib.resilience`.
+    ``changes`` are fields of the job to set, as ``section.field=value``. The last six are the business of
+    :mod:`pdtlib.resilience` and :mod:`pdtlib.testbed`.
     """
 
     job: Path
@@ -37,6 +37,7 @@ class Options:
     watchdog_s: float = 0.0
     memory_every: int = 0
     preemptible: bool = False
+    stage_ms: float = 0.0
     faults: Path | None = None
 
     def arguments(self) -> list[str]:
@@ -53,6 +54,7 @@ class Options:
         found += ["--elastic"] if self.elastic else []
         found += ["--watchdog", str(self.watchdog_s), "--memory-every", str(self.memory_every)]
         found += ["--preemptible"] if self.preemptible else []
+        found += ["--stage-ms", str(self.stage_ms)] if self.stage_ms else []
         found += [] if self.faults is None else ["--faults", str(self.faults.absolute())]
         return found + (["--overwrite"] if self.overwrite else [])
 
@@ -101,6 +103,10 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument(
         "--preemptible", action="store_true",
         help="when told to end (SIGTERM), save after the step at hand and end with exit code 143",
+    )  # fmt: skip
+    parser.add_argument(
+        "--stage-ms", type=float, default=0.0, metavar="MS",
+        help="let a pipeline stage's forward take so long (it sleeps), and each half of its backward",
     )  # fmt: skip
     parser.add_argument("--faults", type=Path, metavar="FILE", help="let the faults happen that FILE lists")
     found = parser.parse_args(arguments)
