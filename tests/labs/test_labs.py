@@ -36,6 +36,15 @@ def test_the_readme_begins_with_the_launch_line(folder: Path) -> None:
     assert (ROOT / shlex.split(first)[-1]).samefile(folder / "lab.py")
 
 
+def test_the_index_has_every_lab_with_its_processes() -> None:
+    index = (ROOT / "chapters/labs.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d\d) \| \d+ \| .+ \| ([\d a-z]+) \| .+ \|$", index, re.M)
+    assert [number for number, _ in rows] == [folder.name[:2] for folder in FOLDERS]
+    for (_, processes), folder in zip(rows, FOLDERS, strict=True):
+        started = re.search(r"--nproc-per-node (\d+)", labs.launch_line(folder / "lab.py"))
+        assert started is None or processes == started.group(1), folder.name
+
+
 def test_readmes_name_only_options_that_exist() -> None:
     for folder in FOLDERS:
         readme = (folder / "README.md").read_text(encoding="utf-8")
