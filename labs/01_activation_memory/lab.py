@@ -20,6 +20,7 @@ from pdtlib.plan.activations_cpu import cpu_layer_tensors
 from pdtlib.plan.spec import Model
 
 LAUNCH = "python labs/01_activation_memory/lab.py"
+ASSIGNED = ("predict",)
 
 PRESETS = {  # hidden, heads, kv_heads of the Llama block, sequence, micro-batch
     "laptop": (256, 8, 2, 256, 2),

@@ -34,6 +34,7 @@ from pdtlib.plan.job import Job, from_dict, replace
 from pdtlib.plan.params import count
 
 LAUNCH = "torchrun --standalone --nproc-per-node 4 labs/02_zero/lab.py"
+ASSIGNED = ("train",)
 
 # ffn is odd so that a layer's parameters can't be cut into four equal shards: padding is part of the lesson.
 LAPTOP = {

@@ -33,6 +33,7 @@ from pdtlib.plan.ledger import messages
 from pdtlib.plan.placement import rank_tensors
 
 LAUNCH = "torchrun --standalone --nproc-per-node 4 labs/03_tensor_parallel/lab.py"
+ASSIGNED = ("snippet_rows", "mlp_rows")
 
 LAPTOP = {
     "layers": 3,

@@ -30,6 +30,7 @@ from pdtlib.plan.spec import SCHEDULES
 from pdtlib.plan.units import percent_text
 
 LAUNCH = "torchrun --standalone --nproc-per-node 4 labs/04_pipeline/lab.py"
+ASSIGNED = ("train_rows",)
 
 LAPTOP = {
     "model": {

@@ -30,6 +30,7 @@ from pdtlib.plan.params import count
 from pdtlib.plan.ranks import ARTICLE_ORDER, MEGATRON_ORDER, group_of
 
 LAUNCH = "torchrun --standalone --nproc-per-node 8 labs/05_3d_parallel/lab.py"
+ASSIGNED = ("group_rows", "train_rows")
 
 LAPTOP = {
     "model": {

@@ -41,6 +41,7 @@ from pdtlib.plan.memory import stage_memory
 from pdtlib.plan.placement import rank_tensors
 
 LAUNCH = "torchrun --standalone --nproc-per-node 4 labs/06_sequence_parallel/lab.py"
+ASSIGNED = ("attention_rows", "norm_rows")
 
 LAPTOP = {
     "layers": 2,

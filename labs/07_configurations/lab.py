@@ -35,6 +35,7 @@ from pdtlib.plan.planner import Plan, plan
 from pdtlib.plan.spec import Hardware, Measured
 
 LAUNCH = "torchrun --standalone --nproc-per-node 4 labs/07_configurations/lab.py"
+ASSIGNED = ("ranked", "train_rows")
 
 LAPTOP = {
     "model": {

@@ -31,6 +31,7 @@ from pdtlib.plan.step_shares import Shares, steps_of, typical
 from pdtlib.plan.units import percent_text
 
 LAUNCH = "python labs/08_efficiency/lab.py"
+ASSIGNED = ("reconcile",)
 
 LAPTOP = {"layers": 4, "hidden": 128, "heads": 4, "vocab": 512, "seq": 128}
 GPU = {"layers": 24, "hidden": 2048, "heads": 16, "vocab": 32000, "seq": 2048}

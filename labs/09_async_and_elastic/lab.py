@@ -32,6 +32,7 @@ from pdtlib.resilience.asynchronous.task import Task
 from pdtlib.resilience.samples import trained
 
 LAUNCH = "python labs/09_async_and_elastic/lab.py"
+ASSIGNED = ("method_rows", "server_rows")
 
 RANKS, FEWER = 3, 2
 STEPS, SAVE_EVERY, KILLED_IN = 8, 3, 5

@@ -89,7 +89,7 @@ def _run(program: list[str], name: str, timeout_s: float) -> None:
     try:
         out, err = process.communicate(timeout=timeout_s)
     except BaseException as reason:
-        _end(process)
+        end(process)
         if isinstance(reason, subprocess.TimeoutExpired):
             raise RuntimeError(f"{name} took longer than {timeout_s:g} s") from None
         raise
@@ -98,7 +98,7 @@ def _run(program: list[str], name: str, timeout_s: float) -> None:
         raise RuntimeError(f"{name} failed (exit {process.returncode}):\n{(out + err)[-4000:]}")
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def end(process: subprocess.Popen[Any]) -> None:
     """End torchrun and, through its own handler, its workers; then whatever is left of its session."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):

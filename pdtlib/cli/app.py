@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("pdtlib.cli.report:report", "A run as one HTML file that works offline."),
     "doctor": ("pdtlib.cli.doctor:doctor", "What is misconfigured on this machine, and the fix."),
     "testbed": ("pdtlib.cli.testbed:app", "A cluster in this machine: nodes, slow links, failures."),
+    "assign": ("pdtlib.cli.assign:app", "Labs and exercises for a class: hand out, grade, collect."),
     "grade": ("pdtlib.cli.grade:grade", "Grade the answer to an exercise."),
 }
 

@@ -6,6 +6,7 @@
 import faulthandler
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -16,10 +17,12 @@ from pathlib import Path
 from pdtlib.exercises.catalog import get
 from pdtlib.exercises.exercise import Exercise, draw_seed
 from pdtlib.exercises.report import Check, Report
-from pdtlib.exercises.source import traced_line
+from pdtlib.exercises.source import MAX_OUTPUT_CHARS, traced_line
 
 # The child says where it hangs this long before it is ended.
 TRACE_BEFORE_S = 1.0
+# An answer that writes past Python's streams is bounded, too.
+MOST_FILE_BYTES = 64_000_000
 
 
 def grade(
@@ -50,7 +53,8 @@ def grade(
             if timed_out
             else _crashed(exercise, child.returncode, trace)
         )
-        output = printed.read_text(encoding="utf-8", errors="replace")
+        with printed.open(encoding="utf-8", errors="replace") as file:
+            output = file.read(MAX_OUTPUT_CHARS)
         return Report(id=exercise.id, seed=seed, checks=(check,), output=output)
 
 
@@ -84,6 +88,9 @@ def main() -> None:
     """Grade stdin and write the report as JSON."""
     id, seed, result, limit_s = sys.argv[1:]
     faulthandler.dump_traceback_later(max(float(limit_s) - TRACE_BEFORE_S, 0.1))
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    bound = MOST_FILE_BYTES if most == resource.RLIM_INFINITY else min(MOST_FILE_BYTES, most)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bound, most))
     echo = os.fdopen(os.dup(1), "w")
     report = get(id).grade(sys.stdin.read(), seed=int(seed), echo=echo)
     Path(result).write_text(json.dumps(report.to_dict(), ensure_ascii=False), encoding="utf-8")

@@ -20,6 +20,8 @@ import pytest
 import yaml
 from lab_running import ROOT, run
 
+from pdtlib import exercises
+
 CLUSTER = ROOT / "labs" / "cluster"
 BATCH_FILES = sorted(CLUSTER.glob("*.sbatch"))
 
@@ -38,6 +40,10 @@ wait "$first" || status=$?
 wait "$second" || status=$?
 exit "$status"
 """
+
+
+PDT = str(Path(sys.executable).parent / "pdt")
+PATH = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
 
 @pytest.fixture
@@ -61,7 +67,7 @@ def slurm(tmp_path: Path) -> dict[str, str]:
 
 
 def test_there_are_batch_files() -> None:
-    assert [path.name for path in BATCH_FILES] == ["lab.sbatch", "train.sbatch"]
+    assert [path.name for path in BATCH_FILES] == ["grade.sbatch", "lab.sbatch", "train.sbatch"]
 
 
 @pytest.mark.parametrize("path", BATCH_FILES, ids=lambda path: path.name)
@@ -74,8 +80,42 @@ def test_shellcheck_finds_nothing(path: Path) -> None:
 @pytest.mark.parametrize("path", BATCH_FILES, ids=lambda path: path.name)
 def test_batch_files_say_what_slurm_must_know(path: Path) -> None:
     options = dict(re.findall(r"^#SBATCH --([a-z-]+)(?:=(.+))?$", path.read_text(encoding="utf-8"), re.M))
-    assert options["ntasks-per-node"] == "1"
-    assert {"nodes", "gpus-per-node", "time", "output"} <= set(options)
+    assert {"nodes", "time", "output"} <= set(options)
+    if path.name == "grade.sbatch":
+        assert options["ntasks"] == options["nodes"] == "1"
+    else:
+        assert options["ntasks-per-node"] == "1"
+        assert "gpus-per-node" in options
+
+
+def test_submissions_are_graded_by_an_array(tmp_path: Path) -> None:
+    """Two tasks of a job array share three submissions, with the same hidden sizes; one table comes of it."""
+    assignment = tmp_path / "assignment"
+    assert run([PDT, "assign", "make", "ch01-param-count", "--out", str(assignment)]).returncode == 0
+    for name in ("ada", "bob", "cy"):
+        (tmp_path / "submissions" / name).mkdir(parents=True)
+    solution = exercises.get("ch01-param-count").solution
+    (tmp_path / "submissions/ada/ch01_param_count.py").write_text(solution, encoding="utf-8")
+    folders = [str(tmp_path / name) for name in ("assignment", "submissions", "results")]
+    for task in ("3", "4"):
+        array = {
+            "SLURM_ARRAY_JOB_ID": "77",
+            "SLURM_ARRAY_TASK_ID": task,
+            "SLURM_ARRAY_TASK_MIN": "3",
+            "SLURM_ARRAY_TASK_COUNT": "2",
+        }
+        environment = {"SLURM_SUBMIT_DIR": str(ROOT), "SLURM_JOB_ID": "8" + task, **array, **PATH}
+        done = run(["bash", str(CLUSTER / "grade.sbatch"), *folders], env=environment)
+        assert done.returncode == 0, done.stderr
+    found = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "results").glob("*.json")}
+    assert {name: each["score"] for name, each in found.items()} == {"ada": 1.0, "bob": 0.0, "cy": 0.0}
+    assert {each["seed"] for each in found.values()} == {77}
+    table = run([PDT, "assign", "collect", folders[2]]).stdout
+    assert [line.split(",")[:2] for line in table.splitlines()[1:]] == [
+        ["ada", "1"],
+        ["bob", "0"],
+        ["cy", "0"],
+    ]
 
 
 def test_a_lab_runs_on_two_nodes(slurm: dict[str, str]) -> None:
