@@ -3,11 +3,13 @@
 import json
 import re
 from html import unescape
+from pathlib import Path
 
 import pytest
 
 from pdtlib.book import diagrams, model_diagram, split_diagrams
 from pdtlib.book.tables import Table
+from pdtlib.exercises import catalog
 from pdtlib.explore.prediction import MIME, prediction, readable, static_html
 from pdtlib.plan import params, presets
 from pdtlib.plan.sharding import shard_range
@@ -119,6 +121,15 @@ def test_a_layer_s_matrices_are_those_of_the_plan(name: str) -> None:
     assert sum(into * int(part) for into, out in numbers for part in out) == sum(
         spec.numel for spec in matrices
     )
+
+
+def test_chapters_show_every_exercise_in_the_catalogue_s_order() -> None:
+    shown = []
+    for path in sorted((Path(__file__).parents[2] / "chapters").glob("[01]*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        code = ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+        shown += [id for source in code for id in re.findall(r'exercises\.show\("([^"]+)"', source)]
+    assert shown == list(catalog.ids())
 
 
 def test_zigzag_gives_every_rank_the_same_work() -> None:
