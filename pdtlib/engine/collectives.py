@@ -1,197 +1,22 @@
-"""Collectives that take their group, write the ledger and never change an input that they do not own.
+"""Collectives with a derivative: they take their group, write the ledger and never change an input.
 
-Two families:
-
-* :func:`all_reduce`, :func:`reduce_scatter`, :func:`all_gather`, :func:`all_to_all`, :func:`broadcast`
-  return a new tensor and have a derivative, the exact adjoint: the loss is the sum of all ranks' losses.
-* the ``start_*`` functions work on flat buffers that the caller owns, write their result where they are told,
-  return at once and are waited for through :class:`Pending`, so that they overlap with computation.
-
-Sums are sums: a mean is a sum that the caller divides. No backend is asked for AVG, which some of them have
-answered with a sum. Phases (see :mod:`pdtlib.plan.comm`) say what a message was for.
+:func:`all_reduce`, :func:`reduce_scatter`, :func:`all_gather`, :func:`all_to_all` and :func:`broadcast` return
+a new tensor, and their derivative is the exact adjoint: the loss is the sum of all ranks' losses. Those that
+write where they are told and overlap with computation are :mod:`pdtlib.engine.transfers`.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from pdtlib.engine.mesh import Group
-from pdtlib.engine.pending import Pending
-
-SUMMABLE = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32)
-# torch 2.13 renamed these two and warns about the old names; 2.11 knows only the old ones.
-_all_gather_flat = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter_flat = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-
-
-def start_all_reduce(buffer: torch.Tensor, group: Group, *, phase: str, maximum: bool = False) -> Pending:
-    """Replace ``buffer`` on every rank by the sum over the group, or by the maximum."""
-    name = _begin("all_reduce", buffer, group, phase, summed=True)
-    works = []
-    if group.size > 1:
-        operation = dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM
-        works = [dist.all_reduce(buffer, operation, group=group.process_group, async_op=True)]
-    return Pending(group, name, works)
-
-
-def start_reduce_scatter(out: torch.Tensor, buffer: torch.Tensor, group: Group, *, phase: str) -> Pending:
-    """Put the sum over the group of everyone's slice ``rank`` of ``buffer`` into ``out`` (``[numel /
-    size]``).
-
-    ``out`` may be that very slice of ``buffer``.
-    """
-    name = _begin("reduce_scatter", buffer, group, phase, summed=True)
-    _demand_contiguous("reduce_scatter", out)
-    _demand_shares("reduce_scatter", shard=out, whole=buffer, group=group)
-    if group.size == 1:
-        return Pending(group, name, []).then(lambda: _place(out, buffer))
-    if group.backend == "gloo":
-        return _reduce_scatter_by_all_to_all(out, buffer, group, name)
-    return Pending(group, name, [_reduce_scatter_flat(out, buffer, group=group.process_group, async_op=True)])
-
-
-def start_all_gather(out: torch.Tensor, shard: torch.Tensor, group: Group, *, phase: str) -> Pending:
-    """Put every rank's ``shard`` into its slice of ``out`` (``[size * numel]``).
-
-    ``shard`` may be this rank's own slice of ``out``.
-    """
-    name = _begin("all_gather", out, group, phase)
-    _demand_contiguous("all_gather", shard)
-    _demand_shares("all_gather", shard=shard, whole=out, group=group)
-    if group.size == 1:
-        return Pending(group, name, []).then(lambda: _place(out, shard))
-    if group.backend == "gloo":
-        return _all_gather_by_messages(out, shard, group, name)
-    return Pending(group, name, [_all_gather_flat(out, shard, group=group.process_group, async_op=True)])
-
-
-def start_all_to_all(
-    out: torch.Tensor,
-    buffer: torch.Tensor,
-    group: Group,
-    *,
-    phase: str,
-    send: Sequence[int] | None = None,
-    receive: Sequence[int] | None = None,
-) -> Pending:
-    """Put slice ``rank`` of everyone's ``buffer`` into the slice of ``out`` that belongs to its sender.
-
-    Slices are equal, or the ``send[i]`` rows of dim 0 for rank i, of whom ``receive[i]`` come.
-    """
-    sent = None
-    if send is not None:
-        rows = sum(send) - send[group.rank]
-        sent = float(rows * buffer[:1].numel() * buffer.element_size())
-    name = _begin("all_to_all", buffer, group, phase, sent=sent)
-    _demand_contiguous("all_to_all", out)
-    if group.size == 1:
-        return Pending(group, name, []).then(lambda: _place(out, buffer))
-    work = dist.all_to_all_single(
-        out,
-        buffer,
-        None if receive is None else list(receive),
-        None if send is None else list(send),
-        group=group.process_group,
-        async_op=True,
-    )
-    return Pending(group, name, [work])
-
-
-def start_ring_shift(out: torch.Tensor, x: torch.Tensor, group: Group, *, phase: str) -> Pending:
-    """Send ``x`` to the next rank of the ring and receive into ``out`` what the one before sends."""
-    name = _begin("send", x, group, phase)
-    _demand_contiguous("send", out)
-    if group.size == 1:
-        return Pending(group, name, []).then(lambda: _place(out, x))
-    tag = next(group.tags) % 2**20
-    following, before = (group.ranks[(group.rank + step) % group.size] for step in (1, -1))
-    if group.backend == "gloo":  # which has no batches
-        receive = dist.irecv(out, before, group=group.process_group, tag=tag)
-        return Pending(group, name, [receive, dist.isend(x, following, group=group.process_group, tag=tag)])
-    operations = [
-        dist.P2POp(dist.isend, x, following, group.process_group),
-        dist.P2POp(dist.irecv, out, before, group.process_group),
-    ]
-    return Pending(group, name, dist.batch_isend_irecv(operations))
-
-
-def start_broadcast(buffer: torch.Tensor, group: Group, *, source: int = 0, phase: str) -> Pending:
-    """Replace ``buffer`` on every rank by that of the group's rank ``source``."""
-    name = _begin("broadcast", buffer, group, phase)
-    works = []
-    if group.size > 1:
-        works = [dist.broadcast(buffer, group.ranks[source], group=group.process_group, async_op=True)]
-    return Pending(group, name, works)
-
-
-def _begin(
-    collective: str,
-    message: torch.Tensor,
-    group: Group,
-    phase: str,
-    *,
-    summed: bool = False,
-    sent: float | None = None,
-) -> str:
-    _demand_contiguous(collective, message)
-    if summed and message.dtype not in SUMMABLE:
-        valid = ", ".join(str(dtype).removeprefix("torch.") for dtype in SUMMABLE)
-        raise ValueError(f"{collective}: dtype={message.dtype} cannot be summed; valid: {valid}")
-    group.ledger.record(
-        axis=group.axis,
-        collective=collective,
-        phase=phase,
-        message_bytes=message.numel() * message.element_size(),
-        group_size=group.size,
-        sent=sent,
-    )
-    group.calls, group.call = group.calls + 1, f"{phase} {collective}"
-    return group.call
-
-
-def _demand_contiguous(collective: str, tensor: torch.Tensor) -> None:
-    if not tensor.is_contiguous():  # gloo would read or write the wrong elements and not say so
-        raise ValueError(f"{collective}: a tensor with strides {tensor.stride()}; it must be contiguous")
-
-
-def _demand_shares(collective: str, *, shard: torch.Tensor, whole: torch.Tensor, group: Group) -> None:
-    if shard.numel() * group.size != whole.numel():
-        raise ValueError(
-            f"{collective}: a shard of {shard.numel()} elements on {group.size} ranks needs a whole of "
-            f"{shard.numel() * group.size}, not {whole.numel()}"
-        )
-
-
-def _place(out: torch.Tensor, x: torch.Tensor) -> None:
-    same = out.untyped_storage()._cdata == x.untyped_storage()._cdata
-    if not (same and out.storage_offset() == x.storage_offset()):
-        out.view(-1).copy_(x.view(-1))
-
-
-def _reduce_scatter_by_all_to_all(
-    out: torch.Tensor, buffer: torch.Tensor, group: Group, name: str
-) -> Pending:
-    """gloo's own reduce-scatter is an all-reduce inside, which moves twice the bytes."""
-    received = torch.empty_like(buffer)
-    work = dist.all_to_all_single(received, buffer, group=group.process_group, async_op=True)
-    slices = received.view(group.size, -1)
-    return Pending(group, name, [work]).then(lambda: torch.sum(slices, dim=0, out=out.view(-1)))
-
-
-def _all_gather_by_messages(out: torch.Tensor, shard: torch.Tensor, group: Group, name: str) -> Pending:
-    """Every pair exchanges shards straight into place; gloo's all-gather copies through buffers of its
-    own."""
-    slices = out.view(group.size, -1)
-    tag = next(group.tags) % 2**20
-    works: list[Any] = []
-    for distance in range(1, group.size):
-        source, target = (group.rank - distance) % group.size, (group.rank + distance) % group.size
-        works.append(dist.irecv(slices[source], group=group.process_group, tag=tag, group_src=source))
-        works.append(dist.isend(shard.view(-1), group=group.process_group, tag=tag, group_dst=target))
-    _place(slices[group.rank], shard)
-    return Pending(group, name, works)
+from pdtlib.engine.transfers import (
+    start_all_gather,
+    start_all_reduce,
+    start_all_to_all,
+    start_broadcast,
+    start_reduce_scatter,
+)
 
 
 def _new_all_reduce(x: torch.Tensor, group: Group, phase: str) -> torch.Tensor:
