@@ -9,7 +9,7 @@ import typer
 from pdtlib.cli.predict import as_job_error, refuse
 from pdtlib.plan.job import load
 from pdtlib.plan.spec import JobError, Problem
-from pdtlib.plan.units import bytes_text
+from pdtlib.plan.units import bytes_text, percent_text
 
 
 def dryrun(
@@ -50,8 +50,11 @@ def dryrun(
 def _show(result: dict[str, Any]) -> None:
     place = ", ".join(f"{axis} {index}" for axis, index in result["place"].items())
     typer.echo(f"rank {result['rank']} of {result['world_size']} ({place})\n")
+    typer.echo(f"  {'held':<12}{'engine':>12}{'plan':>12}")
     for name, size in result["memory"].items():
-        typer.echo(f"  {name:<12}{bytes_text(size):>12}  {size:,} bytes")
+        planned = result["planned"][name]
+        off = "" if size == planned else f"  {percent_text(size / planned - 1)} of the plan's"
+        typer.echo(f"  {name:<12}{bytes_text(size):>12}{bytes_text(planned):>12}  {size:,} bytes{off}")
     typer.echo(f"\n  {'axis':<5}{'phase':<11}{'collective':<16}{'calls':>7}{'message':>12}{'sent':>12}")
     for row in result["comm"]:
         size, sent = bytes_text(row["message_bytes"]), bytes_text(row["sent_bytes_per_rank"])

@@ -2,7 +2,8 @@
 
 Fake tensors have shapes and no memory (:mod:`torch._subclasses.fake_tensor`); the fake process group says at
 once that every message has arrived. So the code that trains on 1,024 GPUs builds one of its ranks here, runs
-a step, and what the rank holds and sends is read off its live tensors and its ledger.
+a step, and what the rank holds, keeps for its backward passes and sends is read off its live tensors, the
+hooks of autograd and its ledger.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,8 +22,12 @@ from pdtlib.engine.mesh import Mesh, build_mesh
 from pdtlib.engine.models import MoE
 from pdtlib.engine.optimizer import ShardedAdamW
 from pdtlib.engine.parallelize import Parallelized, parallelize
+from pdtlib.engine.training.loop import activation_meter
 from pdtlib.engine.training.step import compute_gradients
 from pdtlib.observe.memory import held_bytes
+from pdtlib.plan import flats
+from pdtlib.plan.job import replace
+from pdtlib.plan.kept import most_kept
 from pdtlib.plan.ranks import ARTICLE_ORDER
 from pdtlib.plan.spec import Job
 
@@ -58,8 +63,10 @@ def fake_world(world_size: int, *, rank: int) -> Iterator[None]:
 def dry_run(job: Job, *, rank: int = 0, order: Sequence[str] = ARTICLE_ORDER) -> dict[str, Any]:
     """What this rank of the job holds, and sends in every optimizer step.
 
-    ``memory`` are bytes of its parameters, gradients and optimizer states after the last backward pass;
-    ``comm`` are the rows of its ledger with the keys of ``pdt predict``'s. Experts get as many tokens each.
+    ``memory`` are bytes of its parameters, gradients and optimizer states after the last backward pass, and
+    the most that was kept for backward passes (activations) with torch's CPU kernels; ``planned`` are the
+    same as the plan has them. ``comm`` are the rows of its ledger with the keys of ``pdt predict``'s. Experts
+    get as many tokens each.
     ``order`` names the axes, the one whose ranks are neighbours first. Raises
     :class:`pdtlib.plan.spec.JobError` for a job that the engine does not train and ValueError for a rank that
     it does not have.
@@ -72,23 +79,44 @@ def dry_run(job: Job, *, rank: int = 0, order: Sequence[str] = ARTICLE_ORDER) ->
             "rank": rank,
             "world_size": job.parallel.world_size,
             "place": mesh.place,
-            "memory": {**memory, "total": sum(memory.values())},
+            "memory": with_total(memory),
+            "planned": with_total(planned_memory(job, mesh.group("pp").rank)),
             "comm": [row for row in mesh.ledger.rows() if row["phase"] != "init"],
         }
 
 
+def planned_memory(job: Job, stage: int) -> dict[str, float]:
+    """What a rank of this stage holds by the plan, with the kernels that a dry run has."""
+    held = flats.held_bytes(job, stage)
+    on_cpu = replace(job, {"hardware.gpu": "cpu"})
+    return {
+        "params": held.params,
+        "grads": held.grads,
+        "optimizer": held.optimizer,
+        "activations": round(most_kept(on_cpu, stage)),
+    }
+
+
+def with_total(memory: Mapping[str, float]) -> dict[str, float]:
+    """The same, and their sum."""
+    return {**memory, "total": sum(memory.values())}
+
+
 def step(job: Job, mesh: Mesh) -> dict[str, int]:
-    """Build this rank and run one optimizer step; returns the bytes held before its update."""
+    """Build this rank and run one optimizer step; returns the bytes held before its update, and kept for
+    its backward passes."""
     parts = parallelize(job, mesh)
     optimizer = ShardedAdamW(parts.replica, lr=job.train.learning_rate)
     mesh.ledger.clear()  # of what was sent to set up
     tokens = parts.take(torch.zeros(job.train.micro_batch, job.model.seq, dtype=torch.int64))
-    micro_batches = [(tokens, tokens)] * job.gradient_accumulation
+    micro_batches = [(tokens.clone(), tokens.clone()) for _ in range(job.gradient_accumulation)]
     if mesh.group("dp").backend == "fake":
         _tell_what_fake_tensors_cannot(job, parts, tokens)
-    compute_gradients(parts, optimizer, micro_batches, max_norm=job.train.clip_grad_norm or inf)
+    with activation_meter(parts.replica) as meter:
+        compute_gradients(parts, optimizer, micro_batches, max_norm=job.train.clip_grad_norm or inf)
     tensors = {**parts.replica.held(), **optimizer.held()}
     memory = {name: held_bytes(tensors[name]) for name in ("params", "grads", "optimizer")}
+    memory["activations"] = meter.peak_bytes
     optimizer.step()
     optimizer.zero_grad()
     return memory

@@ -19,8 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-Work = tuple[torch.Tensor, Callable[[], torch.Tensor]]
-"""A parameter, and how to compute its gradient."""
+from pdtlib.observe.memory import kept
+
+Work = tuple[torch.Tensor, Callable[[], torch.Tensor], Any]
+"""A parameter, how to compute its gradient, and what meters know of the memory that this needs."""
 
 _open: list[Work] | None = None  # where works go; a backward pass may run in a thread of its own
 
@@ -41,11 +43,13 @@ def is_deferring() -> bool:
     return _open is not None
 
 
-def later(param: torch.Tensor, compute: Callable[[], torch.Tensor]) -> torch.Tensor | None:
-    """The gradient of ``param``; or None, if its computation was left for later."""
+def later(
+    param: torch.Tensor, compute: Callable[[], torch.Tensor], *needed: torch.Tensor
+) -> torch.Tensor | None:
+    """The gradient of ``param``; or None, if its computation, from ``needed``, was left for later."""
     if _open is None or not param.is_leaf:
         return compute()
-    _open.append((param, compute))
+    _open.append((param, compute, kept(*needed)))
     return None
 
 
@@ -55,7 +59,7 @@ def left_for_later(param: torch.Tensor) -> bool:
         return False
     grad, param.grad = param.grad, None
     if grad is not None:
-        _open.append((param, lambda: grad))
+        _open.append((param, lambda: grad, None))
     return True
 
 
@@ -64,11 +68,11 @@ def finish(works: list[Work]) -> None:
 
     A work is forgotten as soon as it is done.
     """
-    to_come = Counter(id(param) for param, _ in works)
+    to_come = Counter(id(param) for param, *_ in works)
     sums: dict[int, torch.Tensor] = {}
     works.reverse()
     while works:
-        param, compute = works.pop()
+        param, compute, _ = works.pop()
         grad, key = compute(), id(param)
         if key in sums:
             grad = grad + sums.pop(key)
@@ -93,9 +97,9 @@ class _Linear(torch.autograd.Function):
         rows = grad.reshape(-1, grad.shape[-1])  # [B S, out]
         grad_weight = grad_bias = None
         if ctx.needs_input_grad[1]:
-            grad_weight = later(weight, lambda: rows.t() @ x.reshape(-1, x.shape[-1]))
+            grad_weight = later(weight, lambda: rows.t() @ x.reshape(-1, x.shape[-1]), x, rows)
         if ctx.needs_input_grad[2]:
-            grad_bias = later(ctx.bias, lambda: rows.sum(0))
+            grad_bias = later(ctx.bias, lambda: rows.sum(0), rows)
         return grad_x, grad_weight, grad_bias
 
 
@@ -110,9 +114,8 @@ class _Embedding(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (tokens,), (grad,), weight = ctx.saved_tensors, grads, ctx.weight
         rows = weight.shape[0]
-        return None, later(
-            weight, lambda: torch.ops.aten.embedding_dense_backward(grad, tokens, rows, -1, False)
-        )
+        backward = torch.ops.aten.embedding_dense_backward
+        return None, later(weight, lambda: backward(grad, tokens, rows, -1, False), grad, tokens)
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

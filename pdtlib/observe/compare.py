@@ -11,8 +11,9 @@ from typing import Any
 
 from pdtlib.plan.flats import gathered_bytes
 from pdtlib.plan.job import Job, from_dict
+from pdtlib.plan.kept import most_kept
 from pdtlib.plan.ledger import messages
-from pdtlib.plan.memory import recomputed_layer_bytes, stage_memory
+from pdtlib.plan.memory import stage_memory
 from pdtlib.plan.predict import predict
 
 
@@ -25,10 +26,11 @@ def compare(run_dir: Path) -> list[dict[str, Any]]:
 
     Bytes and counts are per rank: those of the rank that is furthest from its own prediction, and the largest
     among ranks that are equally near. Where the job has pipeline stages, every stage has rows of its own,
-    such as ``stage1.memory.params``. Activations are what autograd kept, the loss's logits included; buffers
-    are the whole parameters and gradients that ZeRO holds for a moment; ``pdt predict`` adds what no meter of
-    the run sees, a layer while it is recomputed and the logits before they are turned into fp32. Raises
-    :class:`NoRun` for a directory without a run.
+    such as ``stage1.memory.params``. Activations are what autograd and split backward passes kept, the loss's
+    logits included, predicted by the table that the rank ran; buffers are the whole parameters and gradients
+    that ZeRO holds for a moment. ``pdt predict`` has the papers' closed forms for chunks in flight, and adds
+    what no meter of the run sees, a layer while it is recomputed and the logits before they are turned into
+    fp32. Raises :class:`NoRun` for a directory without a run.
     """
     job = from_dict(_read(run_dir / "job.json"))
     memory, ledger = _read(run_dir / "memory.json"), _read(run_dir / "ledger.json")
@@ -93,7 +95,7 @@ def _memory(job: Job, rank: dict[str, Any]) -> dict[str, Pair]:
         "params": planned.params,
         "grads": planned.grads,
         "optimizer": planned.optimizer,
-        "activations": planned.activations + planned.logits - recomputed_layer_bytes(job, stage),
+        "activations": most_kept(job, stage),
         "buffers": gathered_bytes(job, stage),
     }
     expected["total"] = sum(expected.values())

@@ -34,7 +34,7 @@ class ActivationMeter:
     subtracts it when the last is freed. ``peak_bytes`` is the most that was held at once. Storages of
     ``excluded`` tensors (parameters, the buffers they are gathered into) are not activations and are left
     out. What a recomputed layer keeps for a moment during its own backward pass does not pass through the
-    hook.
+    hook. What a split backward pass keeps for its second half is told to all meters by :func:`kept`.
 
     ``watched()`` gives tensors whose memory comes and goes meanwhile, such as gathered parameters. Their
     bytes are added up whenever a tensor is saved or used again, so many times a layer;
@@ -57,11 +57,13 @@ class ActivationMeter:
 
     def __enter__(self) -> ActivationMeter:
         self._hooks.__enter__()
+        _counting.append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        _counting.remove(self)
         self._hooks.__exit__(kind, error, trace)
 
     def _pack(self, tensor: Tensor) -> _Saved:
@@ -98,3 +100,11 @@ class _Saved:
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
+
+
+_counting: list[ActivationMeter] = []
+
+
+def kept(*tensors: Tensor) -> tuple[_Saved, ...]:
+    """Let the meters that are counting now add ``tensors``, until the result is forgotten."""
+    return tuple(meter._pack(tensor) for meter in _counting for tensor in tensors)

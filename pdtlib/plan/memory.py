@@ -111,7 +111,7 @@ def kept_for_backward(job: Job, stage: int) -> tuple[float, float]:
     micro_batches = -(-in_flight // parallel.vpp)
     if any(chunk.recomputed < len(chunk.layers) for chunk in chunks):
         setting = replace(setting, recompute="none")  # what such layers share is kept
-    activations += micro_batches * _outside_bytes(job, setting, first=first, last=last)
+    activations += micro_batches * outside_bytes(job, setting, first=first, last=last)
     logits = 0.0
     if last:
         tokens = setting.micro_batch * setting.seq / setting.cp
@@ -131,7 +131,7 @@ def one_layer_bytes(job: Job, setting: Setting) -> float:
     return layer_bytes(job.model, setting=setting)
 
 
-def _outside_bytes(job: Job, setting: Setting, *, first: bool, last: bool) -> float:
+def outside_bytes(job: Job, setting: Setting, *, first: bool, last: bool) -> float:
     """Bytes kept for a micro-batch outside the layers: embedding's mask, inputs of final norm and head."""
     if on_cpu(job):
         return cpu_outside_bytes(job.model, setting=setting, first=first, last=last)

@@ -47,8 +47,8 @@ def copy_of_commit(folder: Path) -> str:
     return commit
 
 
-def first_failure(root: Path, tests: list[str]) -> tuple[str, str]:
-    """What became of ``tests`` in ``root``: passed, failed, timeout or error; and the first failing test.
+def first_failure(root: Path, tests: list[str]) -> tuple[str, str, str]:
+    """What became of ``tests`` in ``root``: passed, failed, timeout or error; the first failing test; why.
 
     They run in a fork of this process, which has imported torch but nothing of pdtlib, and so do the ranks
     that they start: of a short test, most of the time goes into importing torch.
@@ -62,14 +62,14 @@ def first_failure(root: Path, tests: list[str]) -> tuple[str, str]:
         if process.is_alive():
             os.killpg(process.pid, signal.SIGKILL)
             process.join()
-            return "timeout", "timeout"
+            return "timeout", "timeout", f"no end within {LIMIT_S:g} s"
         output = log.read()
-    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, flags=re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - (.*))?$", output, flags=re.MULTILINE)
     if process.exitcode == pytest.ExitCode.OK:
-        return "passed", ""
+        return "passed", "", ""
     if process.exitcode == pytest.ExitCode.TESTS_FAILED and failed:
-        return "failed", failed[1]
-    return "error", output[-2000:]
+        return "failed", failed[1], (failed[2] or "")[:120]
+    return "error", "", output[-2000:]
 
 
 def _run_pytest(root: Path, tests: list[str], log: str) -> None:
@@ -94,18 +94,18 @@ def verdict_on(site: Site, root: Path, sound: set[str]) -> dict[str, Any]:
     source = path.read_bytes()
     path.write_bytes(site.mutated(source))
     try:
-        outcome, by = first_failure(root, tests_of(site.module))
+        outcome, by, why = first_failure(root, tests_of(site.module))
     finally:
         path.write_bytes(source)
     if outcome == "error":
-        raise SystemExit(f"{site.name}: its tests could not be run:\n{by}")
+        raise SystemExit(f"{site.name}: its tests could not be run:\n{why}")
     blamed = {"failed": [by], "timeout": tests_of(site.module)}.get(outcome, [])
     if not sound.issuperset(blamed):
-        unharmed, reason = first_failure(root, blamed)
+        unharmed, _, reason = first_failure(root, blamed)
         if unharmed != "passed":
             raise SystemExit(f"{blamed} fail without any mutant: {unharmed} {reason}")
         sound.update(blamed)
-    found = {"verdict": "survived"} if outcome == "passed" else {"verdict": "killed", "by": by}
+    found = {"verdict": "survived"} if outcome == "passed" else {"verdict": "killed", "by": by, "why": why}
     if outcome == "passed" and site.name in EQUIVALENT:
         found = {"verdict": "equivalent", "why": EQUIVALENT[site.name]}
     return {"removed": site.kind, **found, "seconds": round(time.monotonic() - began, 1)}

@@ -47,11 +47,11 @@ TESTS: dict[str, list[str]] = {
     "pdtlib/engine/self_check.py": [f"{ENGINE}collectives.py"],
     "pdtlib/engine/tensor_parallel/table.py": [*TENSOR[1:], *EXPERTS],
     "pdtlib/engine/tensor_parallel/": [*TENSOR[1:], *EXPERTS],
-    "pdtlib/engine/training/checks.py": [f"{TRAIN}refusals.py", f"{TRAIN}disk.py"],
-    "pdtlib/engine/training/loop.py": [f"{TRAIN}variants.py"],
-    "pdtlib/engine/training/report.py": [f"{TRAIN}meters.py", f"{TRAIN}runs.py"],
+    "pdtlib/engine/training/checks.py": [f"{TRAIN}refusals.py::test_more_memory_than_there_is"],
+    "pdtlib/engine/training/loop.py": [f"{TRAIN}variants.py::test_the_learning_rate_rises_over_warm_up"],
+    "pdtlib/engine/training/report.py": [f"{TRAIN}report.py", f"{TRAIN}runs.py"],
     "pdtlib/engine/training/saver.py": [f"{TRAIN}saver.py"],
-    "pdtlib/engine/training/": [f"{ENGINE}parallelize.py", *EXPERTS, f"{TRAIN}variants.py"],
+    "pdtlib/engine/training/": [*EXPERTS, f"{ENGINE}parallelize.py"],
 }
 
 

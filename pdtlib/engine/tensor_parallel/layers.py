@@ -50,8 +50,8 @@ class _Columns(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        group, weights = ctx.group, ctx.weights
-        inputs = _Inputs(ctx.saved_tensors[0], group, sequence=ctx.sequence)
+        group, weights, (x,) = ctx.group, ctx.weights, ctx.saved_tensors
+        inputs = _Inputs(x, group, sequence=ctx.sequence)
         if not is_deferring():
             inputs.start()
         grad_x, reduce = None, None
@@ -63,9 +63,9 @@ class _Columns(torch.autograd.Function):
             grad_x, reduce = start(total, group, phase="backward")
         grad_weights, grad_biases = [], []
         for grad, weight, bias in zip(grads, weights, ctx.biases, strict=True):
-            grad_weights.append(later(weight, partial(inputs.weight_gradient, grad)))
+            grad_weights.append(later(weight, partial(inputs.weight_gradient, grad), x, grad))
             rows = grad.flatten(0, -2)
-            grad_biases.append(None if bias is None else later(bias, partial(torch.sum, rows, dim=0)))
+            grad_biases.append(None if bias is None else later(bias, partial(torch.sum, rows, dim=0), rows))
         if reduce is not None:
             reduce.wait()
         return grad_x, None, None, *grad_weights, *grad_biases
