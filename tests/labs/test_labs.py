@@ -57,6 +57,21 @@ def test_readmes_name_only_options_that_exist() -> None:
         assert named <= presets
 
 
+def test_the_index_has_a_line_for_every_lab() -> None:
+    """Its number of processes is the launch line's; labs 08 and 09 start their processes themselves."""
+    index = (ROOT / "chapters/labs.md").read_text(encoding="utf-8")
+    table = dict(re.findall(r"^\| (\d\d) \|.*\| ([\d and]+) \|[^|]*\|$", index, re.M))
+    assert list(table) == [folder.name[:2] for folder in FOLDERS]
+    for folder in FOLDERS[:7]:
+        words = shlex.split(labs.launch_line(folder / "lab.py"))
+        started = words[words.index("--nproc-per-node") + 1] if words[0] == "torchrun" else "1"
+        assert table[folder.name[:2]] == started
+    last = load(FOLDERS[8] / "lab.py", "processes_of_lab_09")
+    assert table["09"] == f"{last.RANKS} and {last.WORKERS}"
+    assert "2 processes" in (FOLDERS[7] / "expected.txt").read_text(encoding="utf-8").splitlines()[0]
+    assert table["08"] == "2"
+
+
 def test_lab_01_agrees_to_the_byte(tmp_path: Path) -> None:
     folder = FOLDERS[0]
     done = run(command(folder, "--json", str(tmp_path / "report.json")))

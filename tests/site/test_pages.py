@@ -129,3 +129,9 @@ def test_search_finds_words_of_the_book(visit):
     page.wait_for_selector("ul.search li")
     assert visit.errors == []
     assert visit.blocked == []
+
+
+def test_the_cheat_sheet_prints_on_one_sheet(visit):
+    page = visit.open("chapters/cheat_sheet.html")
+    visit.settle()
+    assert page.pdf(prefer_css_page_size=True).count(b"/Type /Page\n") == 1
