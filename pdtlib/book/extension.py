@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pdtlib import __version__
-from pdtlib.book import badges, execution, pages, renderers, vendor
+from pdtlib.book import badges, evidence_page, execution, pages, renderers, vendor
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -25,4 +25,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("build-finished", pages.drop_icon_script)
     app.connect("build-finished", vendor.copy_front_end)
     badges.setup(app)
+    evidence_page.setup(app)
     return {"version": __version__, "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,193 @@
+"""What the page "How this book is checked" shows of measurements: computed or read, never typed.
+
+* Predictions against published runs: ``benchmarks/published.py`` runs while the page is built.
+* The reports of ``benchmarks/results``: what each compared, how it came out, and of which date and commit it
+  is. A report that is not there is said not to have been measured.
+* The table of peers of ``peers-cpu.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pdtlib.book.tables import Table
+
+RESULTS = Path("benchmarks/results")
+PEERS = RESULTS / "peers-cpu.json"
+NOT_MEASURED = "not measured in this copy"
+GROUPS = {
+    "exact": "Formulas: ZeRO's Table 1, Korthikanti 2022, MFU from times",
+    "kor22_time": "Korthikanti 2022, Table 5",
+    "kor22_layer": "Korthikanti 2022, Table 4 (one layer)",
+    "zb_bubble": "Zero-bubble paper, Tables 5 and 9 (bubble rates)",
+    "zb_time": "Zero-bubble paper, throughput and memory",
+    "nar21_T1": "Narayanan 2021, Table 1",
+    "nar21_T2_zero3": "Narayanan 2021, Table 2 (ZeRO-3)",
+    "gpu_hours": "GPU-hours of Llama 1 to 3.1",
+    "frontier_time": "Llama 3 405B, MT-NLG",
+    "megascale": "MegaScale, Table 2",
+    "torchtitan": "torchtitan's reports",
+    "mcore_h100": "Megatron-Core on H100",
+}
+
+
+def published(root: Path) -> tuple[Table, list[str]]:
+    """Published measurements of ``facts.json`` against predictions, by source and quantity; what has none.
+
+    Raises ``RuntimeError`` when the predictions do not run.
+    """
+    done = subprocess.run(
+        [sys.executable, "benchmarks/published.py", "benchmarks/facts.json", "--json"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(f"benchmarks/published.py failed:\n{done.stderr[-2000:]}")
+    found = json.loads(done.stdout)
+    rows = [
+        (
+            GROUPS.get(row["group"], row["group"]),
+            row["metric"].replace("_", " "),
+            f"{row['n']}",
+            _percent(row["mape"]),
+            f"{row['worst']:+.1%}".replace("%", " %"),
+            "" if row["within_tolerance"] is None else f"{row['within_tolerance']:.0%}".replace("%", " %"),
+        )
+        for row in found["groups"]
+    ]
+    header = ("source", "quantity", "values", "mean error", "worst", "within tolerance")
+    table = Table("Predictions against published measurements", header, rows, text_columns=(1,))
+    return table, list(found["missing"])
+
+
+def peers(path: Path) -> list[Table]:
+    """A table for every task that pdtlib and its peers have done; none where the file is absent."""
+    if not path.exists():
+        return []
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    header = (
+        "program",
+        "time, over one process",
+        "over the best peer",
+        "seconds a step",
+        "spread",
+        "peak memory",
+        "bytes on the wire",
+        "its own lines",
+        "loss error",
+    )
+    return [
+        Table(task, header, [_peer(row) for row in rows if row["row"] == task])
+        for task in dict.fromkeys(row["row"] for row in rows)
+    ]
+
+
+def _peer(row: dict[str, Any]) -> tuple[str, ...]:
+    name = f"{row['contender']} (pdtlib)" if row["pdtlib"] else row["contender"]
+    if "error" in row:
+        return (name, f"failed: {row['error']}", *[""] * 7)
+    beside = row["ratio_to_best_peer"]
+    return (
+        name,
+        f"{row['ratio_to_one_process']:.2f}",
+        "" if beside is None else f"{beside:.2f}",
+        f"{row['step_s']:.3f}",
+        _percent(row["spread"]),
+        f"{row['peak_bytes'] / 1e6:,.0f} MB",
+        f"{row['wire_bytes'] / 1e6:,.0f} MB",
+        f"{row['lines_of_code']:,}",
+        f"{row['loss_error']:.1e}" + ("" if row["right"] else " (wrong)"),
+    )
+
+
+def peers_about(path: Path) -> str:
+    """Where and when the peers were measured; that they were not, where the file is absent."""
+    if not path.exists():
+        return f"Peers: {NOT_MEASURED}."
+    about = json.loads(path.read_text(encoding="utf-8"))["about"]
+    return (
+        f"Measured on {about['date']} on {about['processors']}, torch {about['torch']}: "
+        f"medians of {about['rounds']} rounds, in which the programs take turns."
+    )
+
+
+def reports(root: Path) -> Table:
+    """What each report of ``benchmarks/results`` says, with its date and commit."""
+    rows = []
+    for name, (what, outcome) in REPORTS.items():
+        path = root / RESULTS / name
+        found = NOT_MEASURED
+        if path.exists():
+            found = outcome(json.loads(path.read_text(encoding="utf-8")))
+        rows.append((name.removesuffix(".json"), what, found, *committed(root, RESULTS / name)))
+    header = ("report", "what was compared", "outcome", "date", "commit")
+    return Table("Reports of longer checks", header, rows, text_columns=(1, 2, 3, 4))
+
+
+def committed(root: Path, path: Path) -> tuple[str, str]:
+    """Date and short hash of the last commit of a file; empty where there is none."""
+    log = subprocess.run(
+        ["git", "log", "-1", "--format=%cs %h", "--", path.as_posix()],
+        cwd=root,
+        capture_output=True,
+        text=True,
+    )
+    date, _, commit = log.stdout.strip().partition(" ")
+    return date, commit
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}".replace("%", " %")
+
+
+def _matrix(report: dict[str, Any]) -> str:
+    left = f", {len(report['not_run']):,} not run" if report["not_run"] else ""
+    return (
+        f"{report['passed']:,} of {report['run']:,} cases equal, of {report['valid_combinations']:,} "
+        f"valid combinations{left}"
+    )
+
+
+def _mutants(report: dict[str, Any]) -> str:
+    counts = report["counts"]
+    said = ", ".join(f"{number:,} {verdict}" for verdict, number in sorted(counts.items()))
+    return f"of {sum(counts.values()):,} removals: {said}"
+
+
+def _dryruns(report: dict[str, Any]) -> str:
+    rows = report["rows"]
+    largest = max(row["world_size"] for row in rows)
+    return f"{sum(row['equal'] for row in rows)} of {len(rows)} ranks equal, on up to {largest:,} GPUs"
+
+
+def _faults(report: dict[str, Any]) -> str:
+    runs = report["runs"]
+    return f"{sum(run['recovered'] for run in runs)} of {len(runs)} runs recovered, every sample once"
+
+
+def _layouts(report: dict[str, Any]) -> str:
+    layouts = report["layouts"].values()
+    worst = max(layout["largest_distance"] for layout in layouts)
+    return f"{len(layouts)} layouts, losses at most {worst:.1e} apart (limit {report['limit']:.0e})"
+
+
+def _bubbles(report: dict[str, Any]) -> str:
+    rows = report["rows"]
+    worst = max(rows, key=lambda row: abs(row["points"]))
+    return f"{len(rows)} schedules, at most {abs(worst['points']):.1f} points off ({worst['schedule']})"
+
+
+REPORTS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "matrix.json": ("models, layouts and settings trained, against one process", _matrix),
+    "mutants.json": ("one message or division of the engine removed: does a test fail?", _mutants),
+    "layouts.json": ("the loss curve of one job in several layouts", _layouts),
+    "dryruns.json": ("ranks of the article's layouts on fake tensors, against the plan", _dryruns),
+    "faults.json": ("runs with a fault planted, against undisturbed ones", _faults),
+    "bubbles.json": ("bubbles of sleeping stages, against the simulator", _bubbles),
+}

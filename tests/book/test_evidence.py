@@ -1,0 +1,168 @@
+"""The page "How this book is checked": tables are computed from reports, absent ones are said to be."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdtlib.book import evidence
+
+ROOT = Path(__file__).parents[2]
+ABOUT = {"date": "2026-01-02", "processors": "2 x a CPU", "torch": "2.0", "rounds": 5}
+RUN = {
+    "row": "ZeRO-1",
+    "contender": "ours",
+    "pdtlib": True,
+    "floor": False,
+    "step_s": 0.5,
+    "spread": 0.02,
+    "ratio_to_one_process": 0.75,
+    "ratio_to_best_peer": 0.875,
+    "peak_bytes": 3e8,
+    "wire_bytes": 2e7,
+    "lines_of_code": 1234,
+    "loss_error": 1e-7,
+    "right": True,
+}
+PEERS = {
+    "about": ABOUT,
+    "rows": [
+        RUN,
+        {**RUN, "contender": "theirs", "pdtlib": False, "ratio_to_best_peer": None, "right": False},
+        {"row": "pipeline", "contender": "broken", "pdtlib": False, "error": "it fell"},
+        {**RUN, "row": "pipeline"},
+    ],
+}
+REPORTS: dict[str, tuple[dict[str, Any], str]] = {
+    "matrix.json": (
+        {"passed": 9, "run": 10, "valid_combinations": 1200, "not_run": ["x"]},
+        "9 of 10 cases equal, of 1,200 valid combinations, 1 not run",
+    ),
+    "mutants.json": ({"counts": {"survived": 1, "killed": 300}}, "of 301 removals: 300 killed, 1 survived"),
+    "layouts.json": (
+        {"limit": 1e-5, "layouts": {"a": {"largest_distance": 2e-7}, "b": {"largest_distance": 0.0}}},
+        "2 layouts, losses at most 2.0e-07 apart (limit 1e-05)",
+    ),
+    "dryruns.json": (
+        {"rows": [{"equal": True, "world_size": 8}, {"equal": False, "world_size": 1024}]},
+        "1 of 2 ranks equal, on up to 1,024 GPUs",
+    ),
+    "faults.json": (
+        {"runs": [{"recovered": True}, {"recovered": False}]},
+        "1 of 2 runs recovered, every sample once",
+    ),
+    "bubbles.json": (
+        {"rows": [{"schedule": "1f1b", "points": -2.5}, {"schedule": "gpipe", "points": 1.0}]},
+        "2 schedules, at most 2.5 points off (1f1b)",
+    ),
+}
+
+
+def put(root: Path, name: str, report: Any) -> None:
+    (root / evidence.RESULTS).mkdir(parents=True, exist_ok=True)
+    (root / evidence.RESULTS / name).write_text(json.dumps(report), encoding="utf-8")
+
+
+def git(root: Path, *words: str) -> str:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    return subprocess.run(
+        ["git", *identity, *words], cwd=root, check=True, capture_output=True, text=True
+    ).stdout
+
+
+def test_reports_are_summed_up_with_date_and_commit(tmp_path: Path) -> None:
+    assert set(REPORTS) == set(evidence.REPORTS)
+    for name, (report, _) in REPORTS.items():
+        put(tmp_path, name, report)
+    git(tmp_path, "init")
+    git(tmp_path, "add", "--", str(evidence.RESULTS / "layouts.json"))
+    git(tmp_path, "commit", "-m", "x", "--date", "2026-01-02T00:00:00")
+    rows = {str(row[0]): row for row in evidence.reports(tmp_path).rows}
+    for name, (_, outcome) in REPORTS.items():
+        assert rows[name.removesuffix(".json")][2] == outcome
+    commit = git(tmp_path, "rev-parse", "--short", "HEAD").strip()
+    assert rows["layouts"][4] == commit
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", str(rows["layouts"][3]))
+    assert rows["faults"][3:] == ("", "")
+
+
+def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
+    rows = evidence.reports(tmp_path).rows
+    assert {row[2] for row in rows} == {evidence.NOT_MEASURED}
+    assert evidence.peers(tmp_path / evidence.PEERS) == []
+    assert evidence.NOT_MEASURED in evidence.peers_about(tmp_path / evidence.PEERS)
+
+
+@pytest.mark.parametrize("name", sorted(evidence.REPORTS))
+def test_the_repositorys_own_reports_can_be_read(name: str) -> None:
+    path = ROOT / evidence.RESULTS / name
+    rows = {row[0]: row[2] for row in evidence.reports(ROOT).rows}
+    said = rows[name.removesuffix(".json")]
+    assert (said == evidence.NOT_MEASURED) == (not path.exists())
+
+
+def test_peers_have_a_table_for_each_task(tmp_path: Path) -> None:
+    put(tmp_path, "peers-cpu.json", PEERS)
+    first, second = evidence.peers(tmp_path / evidence.PEERS)
+    assert (first.caption, second.caption) == ("ZeRO-1", "pipeline")
+    ours, theirs = first.rows
+    assert ours == (
+        "ours (pdtlib)", "0.75", "0.88", "0.500", "2.0 %", "300 MB", "20 MB", "1,234", "1.0e-07",
+    )  # fmt: skip
+    assert theirs[2] == ""
+    assert theirs[-1] == "1.0e-07 (wrong)"
+    assert second.rows[0][:2] == ("broken", "failed: it fell")
+    assert "2026-01-02" in evidence.peers_about(tmp_path / evidence.PEERS)
+
+
+def test_the_repositorys_own_peers_can_be_read() -> None:
+    path = ROOT / evidence.PEERS
+    assert bool(evidence.peers(path)) == path.exists()
+    assert evidence.peers_about(path)
+
+
+def test_every_published_group_is_predicted_and_has_a_name() -> None:
+    cases = json.loads((ROOT / "benchmarks/facts.json").read_text(encoding="utf-8"))["cases"]
+    measured = [
+        metric for case in cases for metric in case.get("metrics", []) if metric.get("value") is not None
+    ]
+    table, missing = evidence.published(ROOT)
+    assert sum(int(str(row[2])) for row in table.rows) + len(missing) == len(measured)
+    assert {row[0] for row in table.rows} == set(evidence.GROUPS.values())
+    zero = next(row for row in table.rows if row[1] == "os g p GB")
+    assert (zero[3], zero[5]) == ("0.0 %", "100 %")
+
+
+def test_predictions_that_do_not_run_fail_the_build(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"published.py failed"):
+        evidence.published(tmp_path)
+
+
+def test_the_page_shows_the_tables(book: Any) -> None:
+    """Without reports it says so; once they are there, the next build shows them."""
+    book.write(
+        "checked.md",
+        "# Checked\n\n```{checked} reports\n```\n\n```{checked} peers\n```\n\n```{tested-list}\n```\n",
+    )
+    done = book.build()
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = book.page("checked")
+    assert page.count(evidence.NOT_MEASURED) == len(evidence.REPORTS) + 1
+    put(book.root, "layouts.json", REPORTS["layouts.json"][0])
+    put(book.root, "peers-cpu.json", PEERS)
+    assert book.build().returncode == 0
+    page = book.page("checked")
+    assert page.count(evidence.NOT_MEASURED) == len(evidence.REPORTS) - 1
+    assert "losses at most 2.0e-07 apart" in page
+    assert "ours (pdtlib)" in page
+    assert "<caption" in page
+
+    book.write("checked.md", "# Checked\n\n```{checked} weather\n```\n")
+    done = book.build()
+    assert done.returncode != 0
+    assert "valid: published, peers, reports" in done.stdout + done.stderr
