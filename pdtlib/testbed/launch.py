@@ -23,6 +23,8 @@ from typing import TextIO
 from pdtlib.testbed.cluster import SWITCH_ADDRESS, NoTestbed, Testbed, address, find
 
 PORT = 29400
+OVER = "RendezvousClosedError"
+"""What an agent says that wanted to join when the others had ended the run."""
 POLL_S = 0.1
 SETTLE_S = 0.5
 PATIENCE = {
@@ -40,6 +42,8 @@ class Agent:
     node: int
     holder_pid: int
     process: subprocess.Popen[str]
+    reader: threading.Thread
+    came_late: threading.Event
 
 
 def run(
@@ -55,7 +59,8 @@ def run(
 
     With ``min_nodes`` the run is elastic: it goes on while so many nodes are left, and a node that comes
     back joins again. The code is 0 when all agents ended well on the nodes that are up, else that of the
-    first that did not. No process of the run is left when this returns.
+    first that did not; one that came when the others had ended the run does not count. No process of the run
+    is left when this returns.
     """
     testbed = find(name)
     nodes = testbed.nodes
@@ -66,6 +71,7 @@ def run(
     meeting_point = _host_rendezvous(testbed) if begin.elastic(testbed) else None
     agents = {node: begin(testbed, node) for node in range(nodes) if min_nodes or testbed.member(node)}
     codes: dict[int, int] = {}
+    late: set[int] = set()
     try:
         while agents:
             time.sleep(POLL_S)
@@ -76,13 +82,16 @@ def run(
                 del agents[node]
                 if code and min_nodes:
                     time.sleep(SETTLE_S)  # a node's processes die a moment before the node itself
-                if min_nodes is None or _is_up(name, agent):
+                agent.reader.join(SETTLE_S)
+                if min_nodes and agent.came_late.is_set():
+                    late.add(node)
+                elif min_nodes is None or _is_up(name, agent):
                     codes[node] = code
                 if code and min_nodes is None:
                     return code if code > 0 else 128 - code
             for node in range(nodes) if agents and min_nodes else ():
                 testbed = find(name)
-                if node not in agents and node not in codes and testbed.alive(node):
+                if node not in {*agents, *codes, *late} and testbed.alive(node):
                     agents[node] = begin(testbed, node)
     except NoTestbed:
         return 1
@@ -154,10 +163,12 @@ class _Starter:
             start_new_session=True,
         )
         assert process.stdout is not None
-        threading.Thread(
-            target=_pass_on, args=(process.stdout, f"node {node}: ", self.say), daemon=True
-        ).start()
-        return Agent(node=node, holder_pid=holder.pid, process=process)
+        came_late = threading.Event()
+        reader = threading.Thread(
+            target=_pass_on, args=(process.stdout, f"node {node}: ", self.say, came_late), daemon=True
+        )
+        reader.start()
+        return Agent(node=node, holder_pid=holder.pid, process=process, reader=reader, came_late=came_late)
 
 
 def _host_rendezvous(testbed: Testbed) -> subprocess.Popen[str]:
@@ -176,8 +187,10 @@ def _host_rendezvous(testbed: Testbed) -> subprocess.Popen[str]:
     return process
 
 
-def _pass_on(stream: TextIO, prefix: str, say: Callable[[str], None]) -> None:
+def _pass_on(stream: TextIO, prefix: str, say: Callable[[str], None], came_late: threading.Event) -> None:
     for line in stream:
+        if OVER in line:
+            came_late.set()
         say(prefix + line.rstrip("\n"))
 
 
