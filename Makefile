@@ -15,10 +15,11 @@ JOBS ?= 2
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help environment book test test-targets test-slurm matrix mutants layouts dryruns serve lab check format notebooks browser clean
+.PHONY: help environment book pdf epub test test-targets test-slurm matrix mutants layouts dryruns serve lab check format notebooks browser clean
 
 help:
 	@echo "make book        the site, in _build/html (every notebook is executed)"
+	@echo "make pdf, make epub  the text with its figures, beside the site (make book first)"
 	@echo "make test        the site, then every test and every check"
 	@echo "make test-targets  DeepSpeed, torchtitan and megatron-core read what pdt exports (part of make test)"
 	@echo "make test-slurm  labs/cluster's batch files on a Slurm of one node (needs slurm-wlm and munge installed)"
@@ -51,6 +52,10 @@ $(FRONT)/node_modules/.installed: $(FRONT)/package.json $(FRONT)/package-lock.js
 book: environment
 	$(BIN)/jupyter-book build . --warningiserror --keep-going
 	@echo "The site: _build/html/index.html (make serve shows it on a port)."
+
+pdf epub: environment
+	-@$(BIN)/python -m pdtlib.book.browser --install
+	@$(BIN)/python -m pdtlib.book.paper $@
 
 test: book
 	-@$(BIN)/python -m pdtlib.book.browser --install

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pdtlib import __version__
-from pdtlib.book import badges, evidence_page, execution, pages, renderers, vendor
+from pdtlib.book import api, badges, evidence_page, execution, pages, renderers, vendor
+from pdtlib.book.paper import downloads
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -24,6 +25,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("build-finished", pages.remove_stale)
     app.connect("build-finished", pages.drop_icon_script)
     app.connect("build-finished", vendor.copy_front_end)
+    app.connect("build-finished", downloads.relink)
     badges.setup(app)
     evidence_page.setup(app)
+    api.setup(app)
     return {"version": __version__, "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,1 @@
+"""Training on torch: a mesh, collectives, every kind of parallelism, checkpoints, the loop."""

@@ -1,0 +1,1 @@
+"""From a job to what follows from it: memory, FLOPs, messages, schedules, times, plans, exports."""
