@@ -21,6 +21,7 @@ def panels_html(panels: Sequence[Mapping[str, Any]]) -> str:
 def _panel_html(panel: Mapping[str, Any]) -> str:
     figure, table = panel["figure"], panel["table"]
     hidden = ' hidden=""'
+    opened = "" if figure or panel["files"] else " open"
     height = figure["layout"]["height"] if figure else 0
     return (
         f'<section class="pdt-panel" data-panel="{panel["name"]}">'
@@ -29,7 +30,7 @@ def _panel_html(panel: Mapping[str, Any]) -> str:
         f'<div class="pdt-figure" data-panel-figure role="img" aria-label="{escape(panel["summary"])}" '
         f'style="min-height:{height}px"{"" if figure else hidden}>{json_script(figure)}</div>'
         f"{legend_html(panel)}"
-        f'<details class="pdt-alternative"{"" if figure else " open"}{"" if table else hidden}>'
+        f'<details class="pdt-alternative"{opened}{"" if table else hidden}>'
         f"<summary>{escape(say('page.table_of_panel'))}</summary>"
         f'<div class="pdt-scroll" data-panel-table tabindex="0">{table_html(table) if table else ""}</div>'
         f"</details><div data-panel-files>{''.join(map(file_html, panel['files']))}</div></section>"

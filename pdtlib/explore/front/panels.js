@@ -29,7 +29,7 @@ export class Panels {
       const drawing = place("[data-panel-figure]");
       drawing.hidden = !figure;
       drawing.setAttribute("aria-label", summary);
-      if (!figure) place("details").open = true;
+      if (!figure && !files.length) place("details").open = true;
       this.#draw(drawing, figure);
     }
   }
