@@ -44,6 +44,13 @@ def test_weights_depend_on_name_and_seed_alone() -> None:
     assert torch.equal(weights[name], draw(name, (24, 40), seed=3, layers=2))
 
 
+def test_what_writes_into_the_residual_stream_starts_smaller() -> None:
+    """By the root of the number of such matrices, two a layer (GPT-2, section 2.3)."""
+    for name, expected in (("attn.q", 0.02), ("attn.o", 0.01), ("mlp.up", 0.02), ("mlp.down", 0.01)):
+        weight = draw(f"layers.0.{name}.weight", (200, 200), seed=0, layers=2)
+        assert float(weight.std()) == pytest.approx(expected, rel=0.02)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_flash_and_written_out_attention_agree(name: str) -> None:
     tokens = torch.randint(61, (2, 12), generator=torch.Generator().manual_seed(0))
