@@ -1,8 +1,9 @@
 """Lab 09: workers that die, and workers that do not wait.
 
 Part one trains a small model to its end, then again with a worker killed on the way: once with a restart on
-as many workers, once going on with half of them. Weights, moments and the log of samples are compared with
-the undisturbed run. Part two trains another small model synchronously, with local updates, and through a
+as many workers, once going on with fewer. Part two trains it on nodes of their own, one of which loses its
+power (where this machine can make a testbed). Weights, moments and the log of samples are compared with the
+undisturbed run. Part three trains another small model synchronously, with local updates, and through a
 parameter server with and without a bound on staleness; staleness and bytes are compared with what theory
 says. The lab exits with 1 if something that must be exact is not.
 """
@@ -18,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import nodes
 import torch.distributed as dist
 
 from pdtlib.book.measured import Row, lines
@@ -36,6 +38,7 @@ ASSIGNED = ("method_rows", "server_rows")
 
 RANKS, FEWER = 3, 2
 STEPS, SAVE_EVERY, KILLED_IN = 8, 3, 5
+OPTIONS = ("--elastic", "--checkpoint-every", str(SAVE_EVERY))
 MODEL = {"layers": 2, "hidden": 32, "heads": 2, "vocab": 256, "seq": 32}
 ELASTIC = {
     "model": MODEL,
@@ -74,34 +77,68 @@ TITLES = {
 }
 
 
-def elastic(folder: Path) -> list[dict[str, Any]]:
-    """The undisturbed run, and the two that lose a worker, compared with it."""
-    job = folder / "job.toml"
+def undisturbed(folder: Path) -> tuple[Path, Path]:
+    """The job, and the run that nothing happens to."""
+    job, reference = folder / "job.toml", folder / "undisturbed"
     job.write_text(to_toml(from_dict(ELASTIC)), encoding="utf-8")
-    options = ["--elastic", "--checkpoint-every", str(SAVE_EVERY)]
-    reference = folder / "undisturbed"
-    code, words = trials.run_local(job, reference, *options, ranks=RANKS, timeout_s=PATIENCE_S)
+    code, words = trials.run_local(job, reference, *OPTIONS, ranks=RANKS, timeout_s=PATIENCE_S)
     if code:
         raise RuntimeError(f"the undisturbed run ended with {code}: {' '.join(words)}")
+    return job, reference
+
+
+def elastic(folder: Path, job: Path, reference: Path) -> list[dict[str, Any]]:
+    """The two runs that lose a worker, compared with the undisturbed one."""
     listed = folder / "faults.json"
     faults.write(listed, [faults.Fault(kind="kill", rank=1, step=KILLED_IN)])
-    struck = [*options, "--faults", str(listed)]
+    struck = [*OPTIONS, "--faults", str(listed)]
 
     again = folder / "restarted"
     ended, _ = trials.run_local(job, again, *struck, ranks=RANKS, max_restarts=2, timeout_s=PATIENCE_S)
-    found = [_compared(f"restarted on {RANKS} workers", again, reference, ended, exact=True)]
+    title = f"restarted on {RANKS} workers"
+    found = [_compared(title, again, reference, ended, killed=_killed(again), exact=True)]
 
     fewer = folder / "fewer"
     killed, _ = trials.run_local(job, fewer, *struck, ranks=RANKS, timeout_s=PATIENCE_S)
     if not killed:
         raise RuntimeError("the run was to be killed, and ended well")
     saved = last_checkpoint(fewer)
-    ended, _ = trials.run_local(job, fewer, *options, ranks=FEWER, timeout_s=PATIENCE_S)
-    report = _compared(f"went on with {FEWER} workers", fewer, reference, ended, exact=False)
+    ended, _ = trials.run_local(job, fewer, *OPTIONS, ranks=FEWER, timeout_s=PATIENCE_S)
+    title = f"went on with {FEWER} workers"
+    report = _compared(title, fewer, reference, ended, killed=_killed(fewer), exact=False)
     return [*found, {**report, "from": saved.name if saved else ""}]
 
 
-def _compared(title: str, out: Path, reference: Path, code: int, *, exact: bool) -> dict[str, Any]:
+def _killed(out: Path) -> int:
+    return int((out / "faults" / "0").exists())
+
+
+def node(folder: Path, job: Path, reference: Path) -> dict[str, Any]:
+    """The run whose node is killed, compared with the undisturbed one; or why there is none."""
+    reason = nodes.reason_against()
+    if reason:
+        return {"possible": False, "reason": reason, "rows": []}
+    out = folder / "node"
+    ended = nodes.lose_one(job, out, *OPTIONS, nodes=RANKS, at_step=KILLED_IN, timeout_s=PATIENCE_S)
+    title = f"node {nodes.NODE} of {RANKS} is killed, the others go on"
+    report = _compared(title, out, reference, ended.code, killed=ended.down, exact=False)
+    rows = [
+        *report["rows"],
+        Row(title, "workers in the last step", RANKS - 1, _workers(out, STEPS - 1)),
+        Row(title, "processes left on the other nodes", 0, ended.left),
+    ]
+    return {**report, "possible": True, "reason": "", "rows": rows}
+
+
+def _workers(out: Path, step: int) -> int:
+    """On how many workers the log of samples has the step."""
+    logs = [path.read_text(encoding="utf-8").splitlines() for path in (out / "samples").glob("rank-*.jsonl")]
+    return sum(any(json.loads(line)["step"] == step for line in log) for log in logs)
+
+
+def _compared(
+    title: str, out: Path, reference: Path, code: int, *, killed: int, exact: bool
+) -> dict[str, Any]:
     tolerance = 0.0 if exact else trials.TOLERANCE
     pair = last_checkpoint(out), last_checkpoint(reference)
     difference = trials.largest_difference(*pair) if None not in pair else float("inf")  # type: ignore[arg-type]
@@ -113,7 +150,7 @@ def _compared(title: str, out: Path, reference: Path, code: int, *, exact: bool)
         Row(title, "steps in the log of samples", STEPS, len(seen)),
         Row(title, "samples lost", 0, (wanted - samples).total()),
         Row(title, "samples seen once too often", 0, (samples - wanted).total()),
-        Row(title, "workers that the fault has killed", 1, int((out / "faults" / "0").exists())),
+        Row(title, "workers that the fault has killed", 1, killed),
         Row(title, "weights and moments, largest difference", 0, difference, tolerance),
     ]
     return {"title": title, "rows": rows}
@@ -161,6 +198,14 @@ def server_rows(bound: int | None, result: dict[str, Any]) -> list[Row]:
     return rows
 
 
+def show_node(report: dict[str, Any]) -> None:
+    print(f"\n{RANKS} nodes of one worker each, {nodes.LINK} between them")
+    if report["possible"]:
+        print(*lines(report["rows"]), sep="\n")
+    else:
+        print(f"left out: this machine can't make a testbed: {report['reason']}")
+
+
 def show_losses(untrained: float, reports: list[dict[str, Any]]) -> None:
     print(f"\nloss on held-out text after {UPDATES} steps or updates (untrained {untrained:.5f})")
     for report in reports:
@@ -169,14 +214,17 @@ def show_losses(untrained: float, reports: list[dict[str, Any]]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--part", choices=("elastic", "async", "both"), default="both")
+    parser.add_argument("--part", choices=("elastic", "node", "async", "all"), default="all")
     parser.add_argument("--json", type=Path, help="write predicted, measured and error to this file")
     options = parser.parse_args()
     rows: list[Row] = []
     report: dict[str, Any] = {"lab": "09", "ranks": RANKS, "fewer": FEWER, "killed_in": KILLED_IN}
     if options.part != "async":
         with tempfile.TemporaryDirectory() as scratch:
-            runs = elastic(Path(scratch))
+            folder = Path(scratch)
+            given = undisturbed(folder)
+            runs = elastic(folder, *given) if options.part != "node" else []
+            lost = node(folder, *given) if options.part != "elastic" else None
         print(
             f"{RANKS} workers, {STEPS} steps, a checkpoint every {SAVE_EVERY}; "
             f"worker 1 is killed in step {KILLED_IN}"
@@ -185,7 +233,11 @@ def main() -> int:
             rows += each["rows"]
             print(*lines(each["rows"]), sep="\n")
         report["elastic"] = [{**each, "rows": [row.report() for row in each["rows"]]} for each in runs]
-    if options.part != "elastic":
+        if lost is not None:
+            rows += lost["rows"]
+            show_node(lost)
+            report["node"] = {**lost, "rows": [row.report() for row in lost["rows"]]}
+    if options.part in ("async", "all"):
         found = spawn(apart, WORKERS, timeout_s=PATIENCE_S)[0]
         reports = [
             *(
