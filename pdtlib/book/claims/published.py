@@ -111,7 +111,10 @@ ON_A100 = (LLAMA2_RUN, LLAMA_RUN, MEGATRON_530B, MEGASCALE_3072, MEGASCALE_256)
 
 @dataclass(frozen=True, kw_only=True)
 class Printed:
-    """A utilisation as it was printed, with what it needs to be read: GPU, precision, length of sequences."""
+    """A utilisation as it was printed, with what it needs to be read: GPU, length of sequences.
+
+    ``seq_source`` says where the length stands, where that is elsewhere than the utilisation.
+    """
 
     run: str
     gpu: str
@@ -119,22 +122,46 @@ class Printed:
     mfu: float
     hfu: float | None = None
     source: str
+    seq_source: str = ""
 
 
 KORTHIKANTI = "Korthikanti et al. (arXiv:2205.05198), table 5"
+KORTHIKANTI_SEQ = presets.model("mt-nlg-530b").seq  # table 3 there: all four models have the same
 LLAMA3 = "Llama 3 (arXiv:2407.21783), table 4"
+LLAMA3_SEQ = presets.model("llama3-405b").seq
 PALM = "PaLM (arXiv:2204.02311), section 4.1 and table 3"
+PALM_SEQ = "PaLM (arXiv:2204.02311), section 5"
 UTILISATIONS = (
-    Printed(run="GPT 175B", gpu="A100", seq=2048, mfu=0.514, hfu=0.528, source=KORTHIKANTI),
-    Printed(run="GPT 530B", gpu="A100", seq=2048, mfu=0.560, hfu=0.570, source=KORTHIKANTI),
-    Printed(run="GPT 1T", gpu="A100", seq=2048, mfu=0.563, hfu=0.570, source=KORTHIKANTI),
-    Printed(run="MegaScale 175B, 12,288 GPUs", gpu="A100", seq=2048, mfu=0.552, source="arXiv:2402.15627"),
-    Printed(run="Llama 3 405B, 8,192 GPUs", gpu="H100", seq=8192, mfu=0.43, source=LLAMA3),
-    Printed(run="Llama 3 405B, 16,384 GPUs", gpu="H100", seq=8192, mfu=0.41, source=LLAMA3),
+    Printed(run="GPT 175B", gpu="A100", seq=KORTHIKANTI_SEQ, mfu=0.514, hfu=0.528, source=KORTHIKANTI),
+    Printed(run="GPT 530B", gpu="A100", seq=KORTHIKANTI_SEQ, mfu=0.560, hfu=0.570, source=KORTHIKANTI),
+    Printed(run="GPT 1T", gpu="A100", seq=KORTHIKANTI_SEQ, mfu=0.563, hfu=0.570, source=KORTHIKANTI),
+    Printed(
+        run="MegaScale 175B, 12,288 GPUs",
+        gpu="A100",
+        seq=MEGASCALE_175B.seq,
+        mfu=0.552,
+        source="arXiv:2402.15627",
+    ),
+    Printed(run="Llama 3 405B, 8,192 GPUs", gpu="H100", seq=LLAMA3_SEQ, mfu=0.43, source=LLAMA3),
+    Printed(run="Llama 3 405B, 16,384 GPUs", gpu="H100", seq=LLAMA3_SEQ, mfu=0.41, source=LLAMA3),
     Printed(run="Llama 3 405B, long sequences", gpu="H100", seq=131072, mfu=0.38, source=LLAMA3),
-    Printed(run="PaLM 540B", gpu="TPU v4", seq=2048, mfu=0.462, hfu=0.578, source=PALM),
-    Printed(run="Gopher 280B", gpu="TPU v3", seq=2048, mfu=0.325, source=PALM),
-    Printed(run="GPT-3 175B", gpu="V100", seq=2048, mfu=0.213, source=PALM),
+    Printed(run="PaLM 540B", gpu="TPU v4", seq=2048, mfu=0.462, hfu=0.578, source=PALM, seq_source=PALM_SEQ),
+    Printed(
+        run="Gopher 280B",
+        gpu="TPU v3",
+        seq=2048,
+        mfu=0.325,
+        source=PALM,
+        seq_source="Gopher (arXiv:2112.11446)",
+    ),
+    Printed(
+        run="GPT-3 175B",
+        gpu="V100",
+        seq=presets.model("gpt3-175b").seq,
+        mfu=0.213,
+        source=PALM,
+        seq_source="GPT-3 (arXiv:2005.14165), table 2.1",
+    ),
 )
 """MFU and HFU in their authors' own conventions."""
 
