@@ -162,14 +162,12 @@ def _view(values: Values) -> View:
 def _toml(values: Values, mode: str) -> str:
     ranks = values["ranks"]
     over_tp = mode in ("tp", "sp")
-    vocab = presets.model(values["model"]).vocab
     return to_toml(
         from_dict(
             {
                 "model": {
                     "preset": values["model"],
                     "seq": values["seq"],
-                    "vocab": -(-vocab // ranks) * ranks,
                     **({} if over_tp else {"dropout": 0.0}),
                 },
                 "train": {
