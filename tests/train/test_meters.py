@@ -51,6 +51,9 @@ def test_meters_cost_less_than_a_hundredth_of_a_step(tmp_path: Path) -> None:
             with report.timeline.span("wait", "message"):
                 pass
             report.timeline.end(token)
+            report.mesh.ledger.record(
+                axis="dp", collective="all_gather", phase="forward", message_bytes=2**16, group_size=4
+            )
         report.end_step(step, StepResult(1.0, 1.0, 2048), learning_rate=1e-3)
     cost_s = (time.thread_time() - start) / num_steps
     report.close(steps_done=num_steps)

@@ -34,7 +34,7 @@ def test_mfu_is_model_flops_over_time_and_the_peak_of_all_ranks(run: Path) -> No
     for line in lines_of(run):
         wanted = model_flops_per_step(job) / line["time_s"] / (4 * machine["peak_flops_per_s_per_rank"])
         assert line["mfu"] == pytest.approx(wanted, rel=1e-9)
-        assert line["hfu"] / line["mfu"] == pytest.approx(4 / 3, rel=0.02), "everything is computed twice"
+        assert 1.2 < line["hfu"] / line["mfu"] < 4 / 3, "layers are computed twice, logits are not"
 
 
 def test_shares_are_those_of_the_spans(run: Path) -> None:

@@ -27,7 +27,7 @@ from pdtlib.engine.training.terminal import Terminal
 from pdtlib.observe.memory import ActivationMeter, held_bytes
 from pdtlib.observe.meters import Peak, peak
 from pdtlib.observe.trace import Span, Timeline, covered_s, write_perfetto
-from pdtlib.plan.flops import model_flops_per_step
+from pdtlib.plan.flops import hardware_flops_per_step, model_flops_per_step
 
 TRACED_STEPS = 50
 """How many of the last steps the trace shows."""
@@ -39,10 +39,12 @@ class Report:
     """One rank's part in the run directory. Every rank measures; rank 0 writes.
 
     ``comm_share`` is the part of rank 0's step in which it did nothing but wait for a message (exposed
-    communication), but for ``bubble_share``, the part in which it waited for another pipeline stage. ``mfu``
-    is model FLOPs (:func:`pdtlib.plan.flops.model_flops_per_step`) per second, over the peak of all ranks,
-    which ``machine.json`` names. ``tokens`` are the targets of that step over all ranks, and ``time_s`` is
-    rank 0's. Steps count from 0. In fp16 ``grad_norm`` is null where it overflowed.
+    communication), but for ``bubble_share``, the part in which it waited for another pipeline stage;
+    ``data_share`` is the part in which it waited for its batch. ``mfu`` is model FLOPs
+    (:func:`pdtlib.plan.flops.model_flops_per_step`) per second, over the peak of all ranks, which
+    ``machine.json`` names; ``hfu`` counts what is recomputed too (``hardware_flops_per_step`` there).
+    ``tokens`` are the targets of that step over all ranks, and ``time_s`` is rank 0's. Steps count from 0. In
+    fp16 ``grad_norm`` is null where it overflowed.
     """
 
     def __init__(self, run: Run, *, mesh: Mesh, first: int, place: Place = whole) -> None:
@@ -60,6 +62,7 @@ class Report:
         out = run.options.out
         peak_here = peak(mesh.device, dtype=DTYPES[run.job.train.precision])
         self._flops_share = model_flops_per_step(run.job) / (self.world_size * peak_here.flops_per_s)
+        self._recomputing = hardware_flops_per_step(run.job) / model_flops_per_step(run.job)
         if self.rank == 0:
             self.terminal = Terminal(first=first, steps=run.steps)
             self._metrics = (out / "metrics.jsonl").open("a", encoding="utf-8")
@@ -133,8 +136,10 @@ class Report:
             "tokens": found.tokens,
             "time_s": time_s,
             "mfu": self._flops_share / time_s,
+            "hfu": self._recomputing * self._flops_share / time_s,
             "comm_share": (covered_s(spans, "wait") - bubble_s) / time_s,
             "bubble_share": bubble_s / time_s,
+            "data_share": covered_s(spans, "data") / time_s,
         }
         self._metrics.write(json.dumps(metrics, allow_nan=False) + "\n")
         self._metrics.flush()
