@@ -27,6 +27,8 @@ help:
 	@echo "make mutants     the engine without each of its messages and divisions: a test must fail"
 	@echo "make layouts     one job in seven layouts on 8 processes: the same loss curve"
 	@echo "make dryruns     ranks of the article's layouts, up to 1,024 GPUs, on fake tensors, beside the plan"
+	@echo "make bench       pdtlib beside its peers, schedules, overlap, the product; under 40 minutes, nothing else running"
+	@echo "make bench-short the most telling rows beside one peer each, under 5 minutes"
 	@echo "make serve       the site on http://127.0.0.1:$(PORT)/ (PORT=...)"
 	@echo "make lab LAB=02  one lab on this machine"
 	@echo "make check       lint, format, types, floors, spelling, notebooks' form"
@@ -89,6 +91,15 @@ dryruns: environment
 
 layouts: environment
 	@$(BIN)/python benchmarks/layouts.py --out benchmarks/results/layouts.json
+
+bench: environment $(TARGETS)/.installed
+	@$(BIN)/python benchmarks/peers.py --minutes 28
+	@$(BIN)/python benchmarks/schedules.py --steps 3
+	@$(BIN)/python benchmarks/overlap.py
+	@$(BIN)/python benchmarks/product.py
+
+bench-short: environment
+	@$(BIN)/python benchmarks/peers.py --short --minutes 4.5
 
 serve: book
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)

@@ -1,6 +1,6 @@
 """Schedules run by pdtlib's executor and by torch.distributed.pipelining, beside the simulator.
 
-    python benchmarks/schedules.py [--stages 4] [--micro-batches 8] [--ms 40] [--steps 3] [--out FILE]
+    python benchmarks/schedules.py [--stages 4] [--micro-batches 8,16] [--ms 40] [--steps 5] [--out FILE]
 
 A stage's computation is a sleep, so that any number of ranks run as if each had a device of its own: ``--ms``
 for a whole stage's forward pass, as long for each half of its backward pass. What a step takes longer than
@@ -11,7 +11,9 @@ of a message are set by ``--kib``. A step's time is that of the slowest rank; th
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
+import os
 import statistics
 import time
 from pathlib import Path
@@ -151,13 +153,28 @@ def measure(options: dict[str, Any], who: str, name: str) -> float:
     return statistics.median(max(times) for times in zip(*ranks, strict=True))
 
 
+def row_of(options: dict[str, Any], who: str, name: str, same: str | None) -> dict[str, Any]:
+    """One result; ``same`` is our table of the schedule, without which there is no ideal time."""
+    step_s = measure(options, who, name)
+    ideal = None if same is None else ideal_s(options, same)
+    return {
+        "schedule": name,
+        "executor": who,
+        "micro_batches": options["micro_batches"],
+        "step_s": step_s,
+        "ideal_s": ideal,
+        "ratio": None if ideal is None else step_s / ideal,
+    }
+
+
 def table_of(rows: list[dict[str, Any]]) -> str:
-    lines = ["| schedule | executor | step, ms | simulator, ms | ratio |", "|---|---|---|---|---|"]
+    lines = ["| schedule | executor | micro-batches | step, ms | simulator, ms | ratio |", "|" + "---|" * 6]
     for row in rows:
         ideal = "" if row["ideal_s"] is None else f"{row['ideal_s'] * 1000:.0f}"
         ratio = "" if row["ratio"] is None else f"{row['ratio']:.3f}"
         lines.append(
-            f"| {row['schedule']} | {row['executor']} | {row['step_s'] * 1000:.0f} | {ideal} | {ratio} |"
+            f"| {row['schedule']} | {row['executor']} | {row['micro_batches']} | {row['step_s'] * 1000:.0f} "
+            f"| {ideal} | {ratio} |"
         )
     return "\n".join(lines)
 
@@ -165,30 +182,28 @@ def table_of(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--stages", type=int, default=4)
-    parser.add_argument("--micro-batches", type=int, default=8)
+    parser.add_argument("--micro-batches", default="8,16", help="numbers of them, separated by commas")
     parser.add_argument("--ms", type=float, default=40)
     parser.add_argument("--kib", type=int, default=64, help="KiB of a message")
-    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--only", default="", help="schedules, separated by commas")
-    parser.add_argument("--out", type=Path, help="write the rows as JSON")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "schedules.json")
     options = vars(parser.parse_args())
+    about = {key: options[key] for key in ("stages", "ms", "kib", "steps")}
+    about |= {"date": datetime.date.today().isoformat(), "cores": os.cpu_count(), "torch": torch.__version__}
     wanted = options["only"].split(",") if options["only"] else [*NAMES, *THEIRS]
     contenders = [("pdtlib", name, name) for name in NAMES]
     contenders += [("torch", name, same) for name, (_, same, _) in THEIRS.items()]
-    rows = []
-    for who, name, same in contenders:
-        if name in wanted:
-            step_s = measure(options, who, name)
-            ideal = None if same is None else ideal_s(options, same)
-            ratio = None if ideal is None else step_s / ideal
-            rows.append(
-                {"schedule": name, "executor": who, "step_s": step_s, "ideal_s": ideal, "ratio": ratio}
-            )
-            print(table_of(rows[-1:]).splitlines()[-1], flush=True)
+    rows: list[dict[str, Any]] = []
+    for count in map(int, options["micro_batches"].split(",")):
+        options["micro_batches"] = count
+        for who, name, same in contenders:
+            if name in wanted:
+                rows.append(row_of(options, who, name, same))
+                print(table_of(rows[-1:]).splitlines()[-1], flush=True)
+                options["out"].parent.mkdir(parents=True, exist_ok=True)
+                options["out"].write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
     print("\n" + table_of(rows))
-    if options["out"]:
-        options["out"].parent.mkdir(parents=True, exist_ok=True)
-        options["out"].write_text(json.dumps({"rows": rows}, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":
