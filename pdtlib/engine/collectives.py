@@ -1,8 +1,8 @@
 """Collectives with a derivative: they take their group, write the ledger and never change an input.
 
-:func:`all_reduce`, :func:`reduce_scatter`, :func:`all_gather`, :func:`all_to_all` and :func:`broadcast` return
-a new tensor, and their derivative is the exact adjoint: the loss is the sum of all ranks' losses. Those that
-write where they are told and overlap with computation are :mod:`pdtlib.engine.transfers`.
+:func:`all_reduce`, :func:`reduce_scatter`, :func:`all_gather`, :func:`all_to_all` and :func:`broadcast`
+return a new tensor, and their derivative is the exact adjoint: the loss is the sum of all ranks' losses.
+Those that write where they are told and overlap with computation are :mod:`pdtlib.engine.transfers`.
 """
 
 from typing import Any

@@ -1,7 +1,10 @@
 """The mean over all valid tokens of a global batch, however it is cut into micro-batches and ranks."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
 
 from pdtlib.engine.collectives import all_reduce
 from pdtlib.engine.mesh import Group
@@ -10,13 +13,38 @@ IGNORED = -100
 """Target of a position that has no next token (padding). It adds neither loss nor weight."""
 
 
+class _LossSum(torch.autograd.Function):
+    """Cross-entropy whose gradient takes the place of the log-probabilities.
+
+    torch's own fills two more tensors of their size in the backward pass, which is where memory is scarcest.
+    A second backward pass of one loss is refused, as what it needs has been overwritten.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        wide = logits if logits.element_size() > 4 else logits.float()
+        log_probs = F.log_softmax(wide, dim=-1)  # [B S, V]
+        ctx.save_for_backward(log_probs, targets)
+        ctx.dtype = logits.dtype
+        return F.nll_loss(log_probs, targets, ignore_index=IGNORED, reduction="sum")
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        log_probs, targets = ctx.saved_tensors
+        valid = (targets != IGNORED).unsqueeze(-1)
+        scale = grads[0] * valid  # [B S, 1]
+        grad = log_probs.exp_().mul_(scale)
+        grad.scatter_add_(-1, targets.unsqueeze(-1) * valid, -scale)
+        return grad.to(ctx.dtype), None
+
+
 def token_loss_sum(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Sum of the cross-entropy over the valid targets, in nats, computed in fp32 (fp64 stays fp64).
 
     logits: [B, S, V]; targets: [B, S] with :data:`IGNORED` where there is nothing to predict.
     """
-    logits = logits if logits.element_size() > 4 else logits.float()
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+    return _LossSum.apply(logits.flatten(0, 1), targets.flatten())
 
 
 class TokenMean:

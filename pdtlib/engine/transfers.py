@@ -47,8 +47,8 @@ def start_reduce_scatter(out: torch.Tensor, buffer: torch.Tensor, group: Group, 
     _demand_shares("reduce_scatter", shard=out, whole=buffer, group=group)
     if group.size == 1:
         return Pending(group, name, []).then(lambda: _place(out, buffer))
-    if group.backend == "gloo":
-        return _reduce_scatter_by_all_to_all(out, buffer, group, name)
+    if group.backend == "gloo" and not out.is_cuda:
+        return _reduce_scatter_by_messages(out, buffer, group, name)
     return Pending(group, name, [_reduce_scatter_flat(out, buffer, group=group.process_group, async_op=True)])
 
 
@@ -62,7 +62,7 @@ def start_all_gather(out: torch.Tensor, shard: torch.Tensor, group: Group, *, ph
     _demand_shares("all_gather", shard=shard, whole=out, group=group)
     if group.size == 1:
         return Pending(group, name, []).then(lambda: _place(out, shard))
-    if group.backend == "gloo":
+    if group.backend == "gloo" and not out.is_cuda:  # which sends no messages from a GPU
         return _all_gather_by_messages(out, shard, group, name)
     return Pending(group, name, [_all_gather_flat(out, shard, group=group.process_group, async_op=True)])
 
@@ -170,25 +170,51 @@ def _place(out: torch.Tensor, x: torch.Tensor) -> None:
         out.view(-1).copy_(x.view(-1))
 
 
-def _reduce_scatter_by_all_to_all(
-    out: torch.Tensor, buffer: torch.Tensor, group: Group, name: str
-) -> Pending:
-    """gloo's own reduce-scatter is an all-reduce inside, which moves twice the bytes."""
-    received = torch.empty_like(buffer)
-    work = dist.all_to_all_single(received, buffer, group=group.process_group, async_op=True)
-    slices = received.view(group.size, -1)
-    return Pending(group, name, [work]).then(lambda: torch.sum(slices, dim=0, out=out.view(-1)))
+def _reduce_scatter_by_messages(out: torch.Tensor, buffer: torch.Tensor, group: Group, name: str) -> Pending:
+    """Every pair exchanges slices and each rank sums its own; gloo's reduce-scatter is an all-reduce inside.
+
+    The ranks' parts are added in the order of ranks. The memory for what arrives is kept for the next call.
+    """
+    slices = buffer.view(group.size, -1)
+    own = slices[group.rank]
+    rows = group.size if group.size > 2 else 1
+    scratch = group.take_scratch(rows * own.numel(), like=buffer)
+    parts = scratch[: rows * own.numel()].view(rows, -1)
+    if group.size == 2:
+        places = {1 - group.rank: parts[0]}
+    else:
+        parts[group.rank].copy_(own)
+        places = dict(enumerate(parts))
+
+    def add_up() -> None:
+        if group.size == 2:
+            torch.add(own, parts[0], out=out.view(-1))
+        else:
+            torch.sum(parts, dim=0, out=out.view(-1))
+        group.keep_scratch(scratch)
+
+    return Pending(group, name, _exchange(slices, places, group)).then(add_up)
 
 
 def _all_gather_by_messages(out: torch.Tensor, shard: torch.Tensor, group: Group, name: str) -> Pending:
     """Every pair exchanges shards straight into place; gloo's all-gather copies through buffers of its
     own."""
     slices = out.view(group.size, -1)
+    flat = shard.view(-1)
+    works = _exchange([flat] * group.size, slices, group)
+    _place(slices[group.rank], shard)
+    return Pending(group, name, works)
+
+
+def _exchange(outgoing: Any, places: Any, group: Group) -> list[Any]:
+    """Send ``outgoing[i]`` to every other rank i and receive what it sends into ``places[i]``.
+
+    Every receive is posted before the send of its turn, neighbours first.
+    """
     tag = next(group.tags) % 2**20
     works: list[Any] = []
     for distance in range(1, group.size):
         source, target = (group.rank - distance) % group.size, (group.rank + distance) % group.size
-        works.append(dist.irecv(slices[source], group=group.process_group, tag=tag, group_src=source))
-        works.append(dist.isend(shard.view(-1), group=group.process_group, tag=tag, group_dst=target))
-    _place(slices[group.rank], shard)
-    return Pending(group, name, works)
+        works.append(dist.irecv(places[source], group=group.process_group, tag=tag, group_src=source))
+        works.append(dist.isend(outgoing[target], group=group.process_group, tag=tag, group_dst=target))
+    return works

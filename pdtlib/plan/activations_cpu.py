@@ -67,14 +67,11 @@ def cpu_loss_tensors(*, setting: Setting) -> tuple[SavedTensor, ...]:
     """What the cross-entropy keeps besides fp32 logits: whole, or cut along the vocabulary.
 
     >>> [(tensor.name, tensor.bytes) for tensor in cpu_loss_tensors(setting=Setting(seq=100, micro_batch=2))]
-    [('targets', 1600.0), ('number of targets', 4.0)]
+    [('targets', 1600.0)]
     """
     tokens = setting.micro_batch * setting.seq / setting.cp
     if setting.tp == 1:
-        return (
-            SavedTensor("targets", 8 * tokens, "whole", "which logit gains, an int64 a token"),
-            SavedTensor("number of targets", 4.0, "whole", "the loss's own total weight, one fp32"),
-        )
+        return (SavedTensor("targets", 8 * tokens, "whole", "which logit gains, an int64 a token"),)
     return (
         SavedTensor("target columns", 8 * tokens, "whole", "which of its logits gains, an int64 a token"),
         SavedTensor("target masks", 2 * tokens, "whole", "whether there is a target, and here, a byte each"),

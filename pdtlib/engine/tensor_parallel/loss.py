@@ -7,6 +7,7 @@ three numbers a token are exchanged: the largest logit, the target's logit and t
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from pdtlib.engine.loss import IGNORED
 from pdtlib.engine.mesh import Group
@@ -23,11 +24,15 @@ class _LossSum(torch.autograd.Function):
         valid = targets != IGNORED
         mine = valid & (targets >= first) & (targets < last)
         column = (targets - first) * mine
-        shifted = logits.clone() if logits.element_size() > 4 else logits.to(torch.float32, copy=True)
-        shifted[:, max(0, vocab - first) :] = float("-inf")  # padding of the vocabulary
-        largest = shifted.amax(dim=-1)
+        dtype = logits.dtype if logits.element_size() > 4 else torch.float32
+        real = min(logits.shape[-1], max(0, vocab - first))  # columns that are no padding of the vocabulary
+        largest = logits.new_full(logits.shape[:1], float("-inf"))
+        if real:
+            largest = logits[:, :real].amax(dim=-1)
+        largest = largest.to(dtype)
         start_all_reduce(largest, group, phase="loss", maximum=True).wait()
-        shifted -= largest.unsqueeze(-1)
+        shifted = logits.to(dtype) - largest.unsqueeze(-1)  # [B S, V/t]
+        shifted[:, real:] = float("-inf")
         of_target = shifted.gather(-1, column.unsqueeze(-1)).squeeze(-1).masked_fill(~mine, 0.0)
         start_all_reduce(of_target, group, phase="loss").wait()
         softmax = shifted.exp_()
@@ -39,11 +44,13 @@ class _LossSum(torch.autograd.Function):
         return ((total.log() - of_target) * valid).sum()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         softmax, column, mine, valid = ctx.saved_tensors
-        grad = softmax * valid.unsqueeze(-1)
-        grad.scatter_add_(-1, column.unsqueeze(-1), -mine.to(grad.dtype).unsqueeze(-1))
-        return (grad * grads[0]).to(ctx.dtype), None, None, None
+        scale = grads[0] * valid.unsqueeze(-1)  # [B S, 1]
+        grad = softmax.mul_(scale)  # in its place: a second backward pass is refused
+        grad.scatter_add_(-1, column.unsqueeze(-1), -scale * mine.unsqueeze(-1))
+        return grad.to(ctx.dtype), None, None, None
 
 
 def vocab_parallel_loss_sum(
