@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pdtlib.explore.explorers.schedule_legend import legend
 from pdtlib.explore.view import File, Panel, Swatch, Table, rounded
 from pdtlib.figures import lint as lint_drawing
 from pdtlib.figures import schedule as schedule_drawing
@@ -138,10 +139,7 @@ def _schedule(job: Job) -> Panel:
         "schedule",
         summary,
         figure=_drawn(timeline),
-        legend=tuple(
-            Swatch(name=part.name, label=text, color=part.color, pattern=part.pattern)
-            for part, text in schedule_drawing.legend(timeline)
-        ),
+        legend=legend(timeline),
         table=Table(
             caption=say("playground.table_schedule"),
             columns=tuple(say(f"player.column_{name}") for name in ("stage", "busy", "idle", "peak")),

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pdtlib.explore import sizes
 from pdtlib.explore.controls import Choice, ControlError, Number, Slider, Toggle, scale
 from pdtlib.explore.explorer import Explorer, Values
+from pdtlib.explore.explorers.rank_axes import AXES, Axis, axes_of, job_of
 from pdtlib.explore.view import Readout, Swatch, Table, View
 from pdtlib.figures import ranks as drawing
 from pdtlib.figures.amounts import gb_words, time_words
 from pdtlib.figures.words import say
 from pdtlib.plan import presets
-from pdtlib.plan.comm import Message
-from pdtlib.plan.job import Job, from_dict, to_toml
-from pdtlib.plan.ledger import messages
-from pdtlib.plan.ranks import ARTICLE_ORDER, MEGATRON_ORDER, coordinates, group_of, nodes_of
+from pdtlib.plan.job import Job, to_toml
+from pdtlib.plan.ranks import ARTICLE_ORDER, MEGATRON_ORDER, coordinates, group_of
 from pdtlib.plan.spec import Parallel
 from pdtlib.plan.units import GB
 
-AXES = ("tp", "pp", "dp")
 DEGREES = (1, 2, 4, 8, 16, 32, 64)
 NODES = (4, 8, 16)
 MICRO_BATCHES = (1, 8, 16, 32, 64, 96, 128)
@@ -31,44 +28,6 @@ MODELS = tuple(
 LINKS = ("ethernet-100g", "ib-hdr-100", "ib-hdr-200", "ib-ndr-400", "ib-xdr-800")
 
 
-@dataclass(frozen=True)
-class _Axis:
-    """One axis of the chosen rank: its group, where it lies, and what the rank sends along it in a step."""
-
-    name: str
-    group: tuple[int, ...]
-    num_groups: int
-    nodes: tuple[int, ...]
-    messages: tuple[Message, ...]
-
-    @property
-    def sent_bytes(self) -> float:
-        return sum(message.sent_bytes_per_rank for message in self.messages)
-
-    @property
-    def inside(self) -> bool:
-        return len(self.nodes) == 1
-
-
-def _job(values: Values) -> Job:
-    return from_dict(
-        {
-            "model": {"preset": values["model"]},
-            "train": {
-                "global_batch": values["micro_batches"] * values["dp"],
-                "micro_batch": 1,
-                "sequence_parallel": values["sp"] and values["tp"] > 1,
-            },
-            "parallel": {name: values[name] for name in AXES},
-            "hardware": {
-                "gpu": values["gpu"],
-                "gpus_per_node": values["per_node"],
-                "n_gpus": values["dp"] * values["tp"] * values["pp"],
-            },
-        }
-    )
-
-
 def _view(values: Values) -> View:
     parallel = Parallel(**{name: values[name] for name in AXES})
     world = parallel.world_size
@@ -76,21 +35,9 @@ def _view(values: Values) -> View:
         raise ControlError("dp", say("cube.too_many", world=f"{world:,}", most=f"{drawing.WORLD:,}"))
     if values["rank"] >= world:
         raise ControlError("rank", say("cube.no_rank", rank=values["rank"], last=world - 1))
-    job, order = _job(values), ORDERS[values["order"]]
+    job, order = job_of(values), ORDERS[values["order"]]
+    axes = axes_of(values, job, order=order)
     place = coordinates(values["rank"], parallel=parallel, order=order)
-    sent = messages(job, place["pp"], place["dp"])
-    axes = []
-    for name in AXES:
-        group = group_of(values["rank"], name, parallel=parallel, order=order)
-        axes.append(
-            _Axis(
-                name,
-                group,
-                world // len(group),
-                nodes_of(group, gpus_per_node=values["per_node"]),
-                tuple(message for message in sent if message.axis == name),
-            )
-        )
     return View(
         figure=drawing.figure(
             _roles(values["rank"], axes, parallel=parallel, order=order),
@@ -118,7 +65,7 @@ def _view(values: Values) -> View:
 
 
 def _roles(
-    rank: int, axes: Sequence[_Axis], *, parallel: Parallel, order: Sequence[str]
+    rank: int, axes: Sequence[Axis], *, parallel: Parallel, order: Sequence[str]
 ) -> dict[str, Sequence[int]]:
     """Who the GPUs are to this rank; its replica are the pipelines of its tensor-parallel group."""
     by_axis = {axis.name: axis.group for axis in axes}
@@ -136,17 +83,17 @@ def _words(group: Sequence[int]) -> str:
     return f"{group[0]}–{group[-1]}" if step == 1 else f"{group[0]}, {group[1]}, …, {group[-1]}"
 
 
-def _link_bytes_per_s(axis: _Axis, values: Values) -> float:
+def _link_bytes_per_s(axis: Axis, values: Values) -> float:
     if axis.inside:
         return presets.GPUS[values["gpu"]].nvlink_bytes_per_s
     return presets.LINKS[values["link"]]
 
 
-def _link_words(axis: _Axis, values: Values) -> str:
+def _link_words(axis: Axis, values: Values) -> str:
     return say("cube.inside") if axis.inside else values["link"]
 
 
-def _readouts(axes: Sequence[_Axis], values: Values) -> tuple[Readout, ...]:
+def _readouts(axes: Sequence[Axis], values: Values) -> tuple[Readout, ...]:
     across = sum(axis.sent_bytes for axis in axes if not axis.inside)
     inside = sum(axis.sent_bytes for axis in axes if axis.inside)
     network_s = sum(axis.sent_bytes / _link_bytes_per_s(axis, values) for axis in axes if not axis.inside)
@@ -185,7 +132,7 @@ def _readouts(axes: Sequence[_Axis], values: Values) -> tuple[Readout, ...]:
     )
 
 
-def _legend(axes: Sequence[_Axis]) -> tuple[Swatch, ...]:
+def _legend(axes: Sequence[Axis]) -> tuple[Swatch, ...]:
     sent = {axis.name: axis.sent_bytes for axis in axes}
     return tuple(
         Swatch(
@@ -200,7 +147,7 @@ def _legend(axes: Sequence[_Axis]) -> tuple[Swatch, ...]:
     )
 
 
-def _table(axes: Sequence[_Axis], values: Values) -> Table:
+def _table(axes: Sequence[Axis], values: Values) -> Table:
     columns = ("axis", "degree", "ranks", "groups", "nodes", "messages", "sent", "link", "time")
     return Table(
         caption=say("cube.table", rank=values["rank"]),
@@ -222,7 +169,7 @@ def _table(axes: Sequence[_Axis], values: Values) -> Table:
     )
 
 
-def _notes(axes: Sequence[_Axis], values: Values) -> tuple[str, ...]:
+def _notes(axes: Sequence[Axis], values: Values) -> tuple[str, ...]:
     by_name = {axis.name: axis for axis in axes}
     notes = []
     tensor = by_name["tp"]

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from pdtlib.explore import sizes
 from pdtlib.explore.controls import Choice, ControlError, Player, Slider, Text, scale
 from pdtlib.explore.explorer import Explorer, Values
-from pdtlib.explore.explorers.schedule_edits import edited, read_edits
-from pdtlib.explore.view import Readout, Swatch, Table, View
+from pdtlib.explore.explorers import schedule_case as cases
+from pdtlib.explore.explorers.schedule_edits import read_edits
+from pdtlib.explore.explorers.schedule_legend import legend
+from pdtlib.explore.view import Readout, Table, View
 from pdtlib.figures import layers as strips
 from pdtlib.figures import schedule as drawing
 from pdtlib.figures.words import say
 from pdtlib.plan import presets
-from pdtlib.plan.job import Job, from_dict, to_toml
 from pdtlib.plan.schedule import (
     FAMILIES,
-    NAMES,
-    Costs,
     Fault,
     Schedule,
     Timeline,
@@ -25,60 +21,10 @@ from pdtlib.plan.schedule import (
     first_fault,
     schedule_problems,
     simulate,
-    zb_auto,
 )
-from pdtlib.plan.spec import SCHEDULES
 from pdtlib.plan.units import percent_text
 
-STAGES = (2, 3, 4, 6, 8)
-MICRO_BATCHES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)
-CHUNKS = (2, 3, 4)
-BACKWARDS = (1.0, 1.5, 2.0, 3.0)  # a whole backward, in forwards
-TRANSFERS = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
-UNEVEN = ("none", "first", "middle", "last")
-SLOWER = (1.1, 1.25, 1.5, 2.0)
-KEPT = (1.0, 0.43, 0.37, 0.0)  # of a micro-batch's activations, until its weights' gradient is computed
-SPLIT = tuple(name for name in NAMES if FAMILIES[name].splits_backward)
-ARTICLE_LAYERS = 48
-ARTICLE = "48-layers"
-MODELS = tuple(name for name in sizes.NAMED if presets.model(name).layers >= STAGES[-1] * CHUNKS[-1])
 MOST_MOMENTS = 90
-
-
-@dataclass(frozen=True)
-class _Case:
-    """What the controls ask for: a table, as edited, and the times of its actions."""
-
-    schedule: Schedule
-    costs: Costs
-    kept: float
-
-
-def _costs(values: Values) -> Costs:
-    stages, half = values["stages"], values["backward"] / 2
-    slow = {"none": None, "first": 0, "middle": stages // 2, "last": stages - 1}[values["uneven"]]
-    factors = [values["slower"] if stage == slow else 1.0 for stage in range(stages)]
-    return Costs(
-        forward=factors,
-        backward_input=[half * factor for factor in factors],
-        backward_weight=[half * factor for factor in factors],
-        transfer=values["transfer"],
-    )
-
-
-def _built(values: Values, costs: Costs) -> Schedule:
-    name, stages, microbatches = values["schedule"], values["stages"], values["microbatches"]
-    if name == "zb-auto":
-        return zb_auto(stages, microbatches, costs=costs, kept_for_weight=values["kept"])
-    chunks = values["chunks"] if name == "interleaved" else None
-    return build(name, stages=stages, microbatches=microbatches, chunks=chunks)
-
-
-def _case(values: Values) -> _Case:
-    costs = _costs(values)
-    schedule = edited(_built(values, costs), values["edit"], control="edit")
-    kept = values["kept"] if values["schedule"] in SPLIT else 1.0
-    return _Case(schedule, costs, kept)
 
 
 def _view(values: Values) -> View:
@@ -87,12 +33,12 @@ def _view(values: Values) -> View:
     )
     if refused:
         raise ControlError(refused[0].field, str(refused[0]))
-    case = _case(values)
+    case = cases.case_of(values)
     fault = first_fault(case.schedule)
     return _illegal(case, fault, values) if fault else _legal(case, values)
 
 
-def _legal(case: _Case, values: Values) -> View:
+def _legal(case: cases.Case, values: Values) -> View:
     timeline = simulate(case.schedule, case.costs)
     moments = _moments(timeline)
     step = min(values["step"], len(moments))
@@ -103,7 +49,9 @@ def _legal(case: _Case, values: Values) -> View:
         for stage in range(case.schedule.stages)
     ]
     return View(
-        figure=drawing.figure(timeline, until=until, kept_for_weight=case.kept, layers=_layers(values)),
+        figure=drawing.figure(
+            timeline, until=until, kept_for_weight=case.kept, layers=cases.layers_of(values)
+        ),
         summary=" ".join(drawing.sentences(timeline)[:2]) if until is None else _moment(timeline, until),
         readouts=(
             Readout(
@@ -143,29 +91,15 @@ def _legal(case: _Case, values: Values) -> View:
                 tone="good",
             ),
         ),
-        legend=(
-            *(
-                Swatch(name=part.name, label=text, color=part.color, pattern=part.pattern)
-                for part, text in drawing.legend(timeline)
-            ),
-            *(
-                Swatch(
-                    name=f"held{stage}",
-                    label=say("player.held", stage=stage),
-                    color=drawing.curve_color(stage),
-                    pattern="stroke" if stage < 6 else "line",
-                )
-                for stage in drawing.curve_stages(case.schedule.stages)
-            ),
-        ),
+        legend=legend(timeline),
         table=_table(timeline, held, values),
         notes=_notes(timeline, case, values),
-        job=_job(values),
+        job=cases.job_toml(values),
         limits={"step": len(moments) + 1},
     )
 
 
-def _illegal(case: _Case, fault: Fault, values: Values) -> View:
+def _illegal(case: cases.Case, fault: Fault, values: Values) -> View:
     schedule = case.schedule
     where = say("player.fault", stage=fault.rank, cell=fault.index, message=fault.message)
     return View(
@@ -182,14 +116,14 @@ def _illegal(case: _Case, fault: Fault, values: Values) -> View:
             rows=tuple(
                 (
                     str(rank),
-                    strips.words(schedule.layout, _layers(values), rank),
+                    strips.words(schedule.layout, cases.layers_of(values), rank),
                     _order(schedule, rank, mark=fault.index if rank == fault.rank else None),
                 )
                 for rank in range(schedule.stages)
             ),
         ),
         notes=(say("player.note_illegal"),),
-        job=_job(values),
+        job=cases.job_toml(values),
         limits={"step": 1},
     )
 
@@ -216,7 +150,7 @@ def _moment(timeline: Timeline, now: float) -> str:
     return say("player.moment", time=f"{now:.4g}", end=f"{timeline.makespan:.4g}", doing="; ".join(doing))
 
 
-def _formula(case: _Case, values: Values) -> str:
+def _formula(case: cases.Case, values: Values) -> str:
     """The closed form of the bubble, where there is one for this setting."""
     stages, microbatches, chunks = values["stages"], values["microbatches"], values["chunks"]
     if values["edit"] or values["uneven"] != "none" or values["transfer"]:
@@ -230,7 +164,7 @@ def _formula(case: _Case, values: Values) -> str:
     return say("player.no_formula")
 
 
-def _notes(timeline: Timeline, case: _Case, values: Values) -> tuple[str, ...]:
+def _notes(timeline: Timeline, case: cases.Case, values: Values) -> tuple[str, ...]:
     notes = list(drawing.sentences(timeline)[2:])
     plain = simulate(
         build("1f1b", stages=case.schedule.stages, microbatches=case.schedule.microbatches), case.costs
@@ -265,7 +199,7 @@ def _table(timeline: Timeline, held: list[float], values: Values) -> Table:
         rows=tuple(
             (
                 str(rank),
-                strips.words(schedule.layout, _layers(values), rank),
+                strips.words(schedule.layout, cases.layers_of(values), rank),
                 f"{timeline.busy[rank]:.4g}",
                 percent_text(max(0.0, 1 - timeline.busy[rank] / end)),
                 f"{held[rank]:.4g}",
@@ -282,37 +216,6 @@ def _order(schedule: Schedule, rank: int, mark: int | None = None) -> str:
         cells += [say("player.missing")] * (mark + 1 - len(cells))
         cells[mark] = f">{cells[mark]}<"
     return " ".join(cells)
-
-
-def _layers(values: Values) -> int:
-    return ARTICLE_LAYERS if values["model"] == ARTICLE else presets.model(values["model"]).layers
-
-
-def _job(values: Values) -> str:
-    name = values["schedule"]
-    if values["model"] == ARTICLE or name not in SCHEDULES or values["edit"]:
-        return ""
-    chunks = {"interleaved": values["chunks"], "zb-v": 2}.get(name, 1)
-    return to_toml(
-        from_dict(
-            {
-                "model": {"preset": values["model"]},
-                "train": {"global_batch": values["microbatches"]},
-                "parallel": {"pp": values["stages"], "vpp": chunks, "schedule": name},
-            }
-        )
-    )
-
-
-def _adopt(job: Job) -> dict[str, object]:
-    known = job.model.name in MODELS and job.model == presets.model(job.model.name)
-    return {
-        "model": job.model.name if known else ARTICLE,
-        "schedule": job.parallel.schedule,
-        "stages": sizes.nearest(STAGES, job.parallel.pp),
-        "microbatches": sizes.nearest(MICRO_BATCHES, job.gradient_accumulation),
-        "chunks": sizes.nearest(CHUNKS, job.parallel.vpp),
-    }
 
 
 _TABLE, _TIMES, _PLAY = (say(f"player.group_{name}") for name in ("table", "times", "play"))
@@ -335,7 +238,7 @@ EXPLORER = Explorer(
             label=say("player.stages"),
             default=4,
             group=_TABLE,
-            options=scale(STAGES),
+            options=scale(cases.STAGES),
             job_field="parallel.pp",
         ),
         Slider(
@@ -343,26 +246,26 @@ EXPLORER = Explorer(
             label=say("player.microbatches"),
             default=8,
             group=_TABLE,
-            options=scale(MICRO_BATCHES),
+            options=scale(cases.MICRO_BATCHES),
         ),
         Slider(
             name="chunks",
             label=say("player.chunks"),
             default=2,
             group=_TABLE,
-            options=scale(CHUNKS),
+            options=scale(cases.CHUNKS),
             when=("schedule", ("interleaved",)),
         ),
         Choice(
             name="model",
             label=say("player.model"),
-            default=ARTICLE,
+            default=cases.ARTICLE,
             group=_TABLE,
             options=(
-                (ARTICLE, say("player.model_article", layers=ARTICLE_LAYERS)),
+                (cases.ARTICLE, say("player.model_article", layers=cases.ARTICLE_LAYERS)),
                 *(
                     (name, say("player.model_named", name=name, layers=presets.model(name).layers))
-                    for name in MODELS
+                    for name in cases.MODELS
                 ),
             ),
             job_field="model.preset",
@@ -372,28 +275,28 @@ EXPLORER = Explorer(
             label=say("player.backward"),
             default=2.0,
             group=_TIMES,
-            options=scale(BACKWARDS, lambda time: say("player.forwards", count=f"{time:g}")),
+            options=scale(cases.BACKWARDS, lambda time: say("player.forwards", count=f"{time:g}")),
         ),
         Slider(
             name="transfer",
             label=say("player.transfer"),
             default=0.0,
             group=_TIMES,
-            options=scale(TRANSFERS, lambda time: say("player.forwards", count=f"{time:g}")),
+            options=scale(cases.TRANSFERS, lambda time: say("player.forwards", count=f"{time:g}")),
         ),
         Choice(
             name="uneven",
             label=say("player.uneven"),
             default="none",
             group=_TIMES,
-            options=tuple((name, say(f"player.uneven_{name}")) for name in UNEVEN),
+            options=tuple((name, say(f"player.uneven_{name}")) for name in cases.UNEVEN),
         ),
         Slider(
             name="slower",
             label=say("player.slower"),
             default=1.5,
             group=_TIMES,
-            options=scale(SLOWER, lambda factor: f"× {factor:g}"),
+            options=scale(cases.SLOWER, lambda factor: f"× {factor:g}"),
             when=("uneven", ("first", "middle", "last")),
         ),
         Slider(
@@ -401,8 +304,8 @@ EXPLORER = Explorer(
             label=say("player.kept"),
             default=1.0,
             group=_TIMES,
-            options=scale(KEPT, lambda share: f"{share:.0%}"),
-            when=("schedule", SPLIT),
+            options=scale(cases.KEPT, lambda share: f"{share:.0%}"),
+            when=("schedule", cases.SPLIT),
         ),
         Player(
             name="step",
@@ -424,5 +327,5 @@ EXPLORER = Explorer(
         ),
     ),
     view=_view,
-    adopt_job=_adopt,
+    adopt_job=cases.adopt,
 )
