@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch import nn
 
+from pdtlib.engine.compiled import compile_layers
 from pdtlib.engine.context_parallel import ContextSplit, context_parallel
 from pdtlib.engine.data_parallel import data_parallel
 from pdtlib.engine.data_parallel.cut import united
@@ -79,12 +80,19 @@ def problems_of(job: Job) -> list[Problem]:
 
 
 def parallelize(
-    job: Job, mesh: Mesh, *, device: torch.device | None = None, dtype: torch.dtype = torch.float32
+    job: Job,
+    mesh: Mesh,
+    *,
+    device: torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+    compiler: str | None = None,
 ) -> Parallelized:
     """Build this rank's part of the job's model and wrap it.
 
-    ``dtype`` is that of the initial weights; ``train.precision`` fp32 keeps it. Raises
-    :class:`pdtlib.plan.spec.JobError` for a job that cannot work or that the engine does not train.
+    ``dtype`` is that of the initial weights; ``train.precision`` fp32 keeps it. ``compiler`` is a backend of
+    ``torch.compile``, such as inductor, for the layers (:mod:`pdtlib.engine.compiled`); None compiles
+    nothing. Raises :class:`pdtlib.plan.spec.JobError` for a job that cannot work or that the engine does not
+    train.
     """
     problems = [*validate(job), *problems_of(job)]
     if problems:
@@ -142,4 +150,6 @@ def parallelize(
         reshard_after_forward=train.reshard_after_forward,
         cut=cut,
     )
+    if compiler is not None:
+        compile_layers(module, backend=compiler)
     return Parallelized(job, mesh, replica, pipeline, splits[0], dropout)
