@@ -20,14 +20,15 @@ def doctor(
 ) -> None:
     """Look for what will make a training slow, fragile or impossible here, with a fix for each finding.
 
-    Exit code 1 when something is bad: a run will fail or hang.
+    To measure between nodes, start it on all of them: torchrun --nnodes 2 ... --no-python pdt doctor. Exit
+    code 1 when something is bad: a run will fail or hang.
     """
     if importlib.util.find_spec("torch") is None:
         typer.echo("pdt doctor: needs PyTorch; install it with: pip install 'pdtlib[engine]'", err=True)
         raise typer.Exit(2)
     import torch
 
-    from pdtlib.resilience.doctor import examine
+    from pdtlib.resilience.doctor.examine import examine
 
     findings = examine(ranks=ranks or torch.cuda.device_count() or os.cpu_count() or 1, measure=measure)
     if json_:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pdtlib.cli.app import main
-from pdtlib.resilience import doctor
-from pdtlib.resilience.doctor import Finding
+from pdtlib.resilience.doctor import machine, network
+from pdtlib.resilience.doctor.finding import Finding
 
 PDT = [sys.executable, "-c", "from pdtlib.cli import main; main()"]
 
@@ -24,31 +24,31 @@ def only(findings: list[Finding], check: str) -> Finding:
 
 def test_an_interface_that_is_not_there() -> None:
     present = [name for _, name in socket.if_nameindex()]
-    found = only(list(doctor.interfaces({"GLOO_SOCKET_IFNAME": "nope0"})), "GLOO_SOCKET_IFNAME")
+    found = only(list(network.interfaces({"GLOO_SOCKET_IFNAME": "nope0"})), "GLOO_SOCKET_IFNAME")
     assert found.verdict == "bad"
     assert "names nope0" in found.message
     assert found.fix.removeprefix("export GLOO_SOCKET_IFNAME=") in present
-    assert only(list(doctor.interfaces({"NCCL_SOCKET_IFNAME": "lo"})), "NCCL_SOCKET_IFNAME").verdict == "ok"
-    assert len(list(doctor.interfaces({"NCCL_SOCKET_IFNAME": "^docker"}))) == 1, "an exclusion names nothing"
+    assert only(list(network.interfaces({"NCCL_SOCKET_IFNAME": "lo"})), "NCCL_SOCKET_IFNAME").verdict == "ok"
+    assert len(list(network.interfaces({"NCCL_SOCKET_IFNAME": "^docker"}))) == 1, "an exclusion names nothing"
 
 
 def test_a_rendezvous_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": "1"}
-        assert only(list(doctor.rendezvous(env)), "MASTER_ADDR").verdict == "ok"
-    found = only(list(doctor.rendezvous(env)), "MASTER_ADDR")
+        assert only(list(network.rendezvous(env)), "MASTER_ADDR").verdict == "ok"
+    found = only(list(network.rendezvous(env)), "MASTER_ADDR")
     assert found.verdict == "bad"
     assert f"127.0.0.1:{port} does not answer" in found.message
     monkeypatch.setattr(socket, "gethostbyname", lambda name: "10.1.2.3")
-    assert only(list(doctor.rendezvous({})), "rendezvous").verdict == "ok"
+    assert only(list(network.rendezvous({})), "rendezvous").verdict == "ok"
     monkeypatch.setattr(socket, "gethostbyname", lambda name: "127.0.1.1")
-    assert "--local-addr" in only(list(doctor.rendezvous({})), "rendezvous").fix
+    assert "--local-addr" in only(list(network.rendezvous({})), "rendezvous").fix
 
 
 def test_settings_for_debugging_that_were_left_on() -> None:
-    assert [finding.verdict for finding in doctor.slowing_settings({"NCCL_DEBUG": "INFO"})] == ["ok"]
-    found = list(doctor.slowing_settings({"NCCL_P2P_DISABLE": "1", "TORCH_DISTRIBUTED_DEBUG": "detail"}))
+    assert [finding.verdict for finding in network.slowing_settings({"NCCL_DEBUG": "INFO"})] == ["ok"]
+    found = list(network.slowing_settings({"NCCL_P2P_DISABLE": "1", "TORCH_DISTRIBUTED_DEBUG": "detail"}))
     assert [finding.fix for finding in found] == ["unset NCCL_P2P_DISABLE", "unset TORCH_DISTRIBUTED_DEBUG"]
 
 
@@ -63,7 +63,7 @@ def test_settings_for_debugging_that_were_left_on() -> None:
     ],
 )
 def test_threads(env: dict[str, str], ranks: int, cores: float, fix: str) -> None:
-    (found,) = doctor.threads(env, ranks=ranks, cores=cores)
+    (found,) = machine.threads(env, ranks=ranks, cores=cores)
     assert found.fix == fix
     assert found.verdict == ("hint" if fix else "ok")
 
@@ -75,8 +75,8 @@ def test_shared_memory(
     total: float, free: float, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: usage(total, total - free, free))
-    (found,) = doctor.shared_memory(tmp_path)
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: usage(total, total - free, free))
+    (found,) = machine.shared_memory(tmp_path)
     assert found.verdict == verdict
 
 
@@ -87,12 +87,12 @@ def test_the_allocators_setting_does_what_the_hint_says() -> None:
     if not thp.exists() or "[never]" in thp.read_text():
         pytest.skip("this kernel gives no huge pages")
     code = (
-        "from pdtlib.resilience import doctor\n"
-        "(found,) = doctor.allocator()\n"
+        "from pdtlib.resilience.doctor import machine\n"
+        "(found,) = machine.allocator()\n"
         "print(found.message.split('%')[0], found.fix)"
     )
     outputs = []
-    for tunables in ("", doctor.HUGE_PAGES):
+    for tunables in ("", machine.HUGE_PAGES):
         env = {**os.environ, "GLIBC_TUNABLES": tunables, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
             [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120
@@ -103,7 +103,7 @@ def test_the_allocators_setting_does_what_the_hint_says() -> None:
         output.split(" ", 1) if " " in output else (output, "") for output in outputs
     )
     assert int(before) > 50
-    assert fix.endswith(f"export GLIBC_TUNABLES={doctor.HUGE_PAGES}")
+    assert fix.endswith(f"export GLIBC_TUNABLES={machine.HUGE_PAGES}")
     assert int(after) < int(before) / 10
     assert nothing == ""
 
@@ -112,14 +112,14 @@ def test_ranks_that_cannot_talk(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody(*_: object, **__: object) -> list[float]:
         raise TimeoutError("ranks [0, 1] did not finish within 60 s")
 
-    monkeypatch.setattr(doctor, "spawn", nobody)
-    (found,) = doctor.bandwidth()
+    monkeypatch.setattr(network, "spawn", nobody)
+    (found,) = network.bandwidth()
     assert found.verdict == "bad"
     assert "two ranks cannot talk: ranks [0, 1]" in found.message
-    monkeypatch.setattr(doctor, "spawn", lambda *_, **__: [0.1, 0.2])
-    assert next(doctor.bandwidth()).verdict == "hint"
-    monkeypatch.setattr(doctor, "spawn", lambda *_, **__: [0.001, 0.002])
-    assert next(doctor.bandwidth()).verdict == "ok"
+    monkeypatch.setattr(network, "spawn", lambda *_, **__: [0.1, 0.2])
+    assert next(network.bandwidth()).verdict == "hint"
+    monkeypatch.setattr(network, "spawn", lambda *_, **__: [0.001, 0.002])
+    assert next(network.bandwidth()).verdict == "ok"
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,3 +219,20 @@ def test_a_machine_that_cannot_says_why(
         main(["testbed", "up", "--name", "impossible"])
     assert stop.value.code == 1
     assert "not installed: tc (iproute2)" in capsys.readouterr().err
+
+
+def test_the_doctor_measures_the_link_between_nodes(name: str) -> None:
+    """At 40 Mbit/s 4 MiB take 0.84 s each way, less what the token bucket holds; each node reports once."""
+    cluster.up(name, nodes=2, ranks=2, inter="40mbit")
+    said: list[str] = []
+    doctor = "from pdtlib.cli import main; main(['doctor'])"
+    words = ["--no-python", sys.executable, "-c", doctor]
+    code = launch.run(words, name=name, say=said.append)
+    assert code == 0, "\n".join(said)
+    found = [line for line in said if "bandwidth between nodes" in line]
+    assert len(found) == 2, "\n".join(said)
+    for line in found:
+        assert "hint" in line
+        assert "slower than a 1 Gbit/s link" in line
+        seconds = float(line.split(" ms")[0].rsplit(" ", 1)[1]) / 1e3
+        assert seconds > 0.7, line
