@@ -50,6 +50,19 @@ def _heads(job: Job) -> Iterator[Problem]:
         yield Problem("model.head_dim", message, _multiples(model.head_dim, 2))
 
 
+def _rope_scaling(job: Job) -> Iterator[Problem]:
+    model, scaling = job.model, job.model.rope_scaling
+    if scaling is None:
+        return
+    if model.positions != "rotary":
+        yield Problem(
+            "model.rope_scaling", f"positions are {model.positions}, and only rotary ones are scaled"
+        )
+    if scaling.low_freq_factor >= scaling.high_freq_factor:
+        message = f"must be above low_freq_factor = {scaling.low_freq_factor:g}"
+        yield Problem("model.rope_scaling.high_freq_factor", message)
+
+
 def _moe_sizes(job: Job) -> Iterator[Problem]:
     model, moe = job.model, job.model.moe
     if moe is None:
@@ -219,6 +232,7 @@ _BATCH = ("train.global_batch", "train.micro_batch", "parallel.dp")
 RULES: dict[Callable[[Job], Iterator[Problem]], tuple[str, ...]] = {
     # rule: the fields that it reads
     _heads: ("model.hidden", "model.heads", "model.kv_heads", "model.head_dim", "model.positions"),
+    _rope_scaling: ("model.rope_scaling", "model.positions"),
     _moe_sizes: ("model.moe", "model.ffn"),
     _hardware: (
         *("hardware.gpu", "hardware.inter", "hardware.measured"),

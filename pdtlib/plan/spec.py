@@ -94,6 +94,20 @@ class MoE:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RopeScaling:
+    """Rotary positions slowed down after training on ``original_seq`` positions, as Llama 3.1 has them.
+
+    Waves shorter than ``original_seq / high_freq_factor`` stay, those longer than ``original_seq /
+    low_freq_factor`` become ``factor`` times as long, those between something between.
+    """
+
+    factor: Annotated[float, Real(1.0)]
+    low_freq_factor: Annotated[float, Real(1e-6)]
+    high_freq_factor: Annotated[float, Real(1e-6)]
+    original_seq: Count
+
+
+@dataclass(frozen=True, kw_only=True)
 class Model:
     """The shape of a decoder-only Transformer. GPT style and Llama style are two settings of it.
 
@@ -101,8 +115,8 @@ class Model:
     positions, biases everywhere and an MLP of 4 x hidden; swiglu means Llama's rmsnorm, rotary positions, no
     biases and an MLP of 8/3 x hidden rounded up to a multiple of 256. ``kv_heads`` defaults to ``heads`` and
     ``head_dim`` to ``hidden / heads``. In Python, 0 and "" stand for "omitted". ``rope_theta`` is the base of
-    the rotary positions' wavelengths (Su 2021, arXiv:2104.09864, section 3.2.2), ``norm_eps`` is what a norm
-    adds to the variance.
+    the rotary positions' wavelengths (Su 2021, arXiv:2104.09864, section 3.2.2), which ``rope_scaling``
+    stretches; ``norm_eps`` is what a norm adds to the variance.
     """
 
     name: Annotated[str, Text()] = ""
@@ -123,6 +137,7 @@ class Model:
     dropout: Annotated[float, Real(0.0, 1.0)] = 0.0
     rope_theta: Annotated[float, Real(1.0)] = 10000.0
     norm_eps: Annotated[float, Real(1e-12, 1.0)] = 1e-5
+    rope_scaling: RopeScaling | None = None
     moe: MoE | None = None
 
     def __post_init__(self) -> None:

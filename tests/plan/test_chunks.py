@@ -204,6 +204,19 @@ def test_time_grows_with_the_layers_recomputed():
     assert seconds[3] == seconds[4]  # a chunk has four layers
 
 
+def test_scaled_rotary_positions_are_a_table_with_limits():
+    scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_seq": 8192}
+    tables = {"model": {"preset": "llama3-8b", "rope_scaling": scaling}}
+    job = from_dict(tables)
+    assert job.model.rope_scaling.factor == 8
+    assert loads(to_toml(job)) == job
+    for field, value in (("factor", 0.5), ("high_freq_factor", 1.0), ("original_seq", 0)):
+        problems = validate({"model": {"preset": "llama3-8b", "rope_scaling": {**scaling, field: value}}})
+        assert [problem.field for problem in problems] == [f"model.rope_scaling.{field}"]
+    (problem,) = validate({"model": {"preset": "gpt2", "rope_scaling": scaling}})
+    assert problem.field == "model.rope_scaling"
+
+
 def test_rotary_base_and_epsilon_are_fields_with_limits():
     tables = {"model": {"preset": "llama3-8b"}}
     assert from_dict(tables).model.rope_theta == 500_000

@@ -40,6 +40,17 @@ vpp = 2
 """
 FAMILIES = {
     "llama": {"num_key_value_heads": 2, "rope_theta": 500_000.0},
+    "llama 3.1": {
+        "num_key_value_heads": 2,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "rope_theta": 10_000.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 256,
+        },
+    },
     "qwen2": {"num_key_value_heads": 4, "tie_word_embeddings": True},
     "qwen3": {"num_key_value_heads": 2, "head_dim": 10},
 }
@@ -79,7 +90,7 @@ def test_trained_in_three_dimensions_and_exported(tmp_path: Path) -> None:
 def test_theirs_come_in(family: str, tmp_path: Path) -> None:
     torch.manual_seed(1)
     config = AutoConfig.for_model(
-        family,
+        family.partition(" ")[0],
         vocab_size=257,
         hidden_size=32,
         intermediate_size=48,

@@ -1,6 +1,7 @@
 """Safetensors under Hugging Face's names: the same logits as a Llama written from their conventions."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ from pdtlib.engine.training.run_dir import begin
 from pdtlib.engine.training.saver import save_checkpoint
 from pdtlib.plan.job import Job, load, replace
 from pdtlib.plan.params import tensors
-from pdtlib.plan.spec import Model
+from pdtlib.plan.spec import Model, RopeScaling
 
 SHAPE = {"layers": 2, "hidden": 24, "heads": 4, "ffn": 40, "vocab": 61, "seq": 12, "activation": "swiglu"}
 RUN = """
@@ -46,9 +47,12 @@ activation = "swiglu"
 global_batch = 4
 precision = "fp32"
 """
+# Of three waves a head the first stays as it is, the second is stretched a little, the third in full.
+SCALING = RopeScaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_seq=256)
 MODELS = {
     "llama": Model(**SHAPE, kv_heads=2),
     "llama-3": Model(**SHAPE, kv_heads=2, rope_theta=500_000.0, norm_eps=1e-6),
+    "llama-3.1": Model(**SHAPE, kv_heads=2, rope_scaling=SCALING),
     "llama-biases": Model(**SHAPE, biases="all"),
     "qwen2": Model(**SHAPE, kv_heads=1, biases="qkv", tied_embeddings=True),
     "qwen3": Model(**SHAPE, kv_heads=2, head_dim=10, qk_norm=True),
@@ -59,11 +63,25 @@ def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
 
 
+def stretched(rate: float, scaling: dict[str, float]) -> float:
+    """Llama 3.1's rule, by wavelengths (the reference code of its model card)."""
+    length, original = 2 * math.pi / rate, scaling["original_max_position_embeddings"]
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    if length < original / high:
+        return rate
+    if length > original / low:
+        return rate / scaling["factor"]
+    smooth = (original / length - low) / (high - low)
+    return (1 - smooth) * rate / scaling["factor"] + smooth * rate
+
+
 def reference(config: dict[str, object], w: dict[str, Tensor], tokens: Tensor) -> Tensor:
     """A Llama, Qwen2 or Qwen3 from config.json and the file's tensors, in none of our code."""
     heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
     dim, seq, eps = config["head_dim"], tokens.shape[1], config["rms_norm_eps"]
     rates = 1.0 / config["rope_theta"] ** (torch.arange(0, dim, 2).double() / dim)
+    if "rope_scaling" in config:
+        rates = torch.tensor([stretched(float(rate), config["rope_scaling"]) for rate in rates]).double()
     angles = torch.cat([torch.outer(torch.arange(seq).double(), rates)] * 2, dim=-1)
 
     def linear(x: Tensor, name: str) -> Tensor:
@@ -175,7 +193,8 @@ def test_what_has_no_counterpart_is_refused(tmp_path: Path) -> None:
             config_of(model)
     config = config_of(MODELS["llama"])
     for change, told in (
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rotary positions of type 'llama3'"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "'llama3' without low_freq_factor"),
+        ({"rope_scaling": {"type": "linear", "factor": 8.0}}, "rotary positions of type 'linear'"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rotary positions of type 'yarn'"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"model_type": "mixtral"}, "valid: llama, qwen2, qwen3"),
@@ -186,6 +205,12 @@ def test_what_has_no_counterpart_is_refused(tmp_path: Path) -> None:
     newer = {key: value for key, value in config.items() if key != "rope_theta"}
     newer["rope_parameters"] = {"rope_type": "default", "rope_theta": 500_000.0}
     assert model_of(newer).rope_theta == 500_000.0
+    stretched_config = config_of(MODELS["llama-3.1"])
+    newest = {
+        key: value for key, value in stretched_config.items() if key not in ("rope_theta", "rope_scaling")
+    }
+    newest["rope_parameters"] = {**stretched_config["rope_scaling"], "rope_theta": 10_000.0}
+    assert model_of(newest) == model_of(stretched_config)
 
 
 def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:

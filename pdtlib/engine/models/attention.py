@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pdtlib.plan.spec import Model
+from pdtlib.plan.spec import Model, RopeScaling
 
 
 def rotary_tables(
@@ -17,11 +19,28 @@ def rotary_tables(
     return rotary_tables_at(torch.arange(seq, device=device), head_dim, theta=theta)
 
 
-def rotary_tables_at(positions: Tensor, head_dim: int, *, theta: float) -> tuple[Tensor, Tensor]:
+def rotary_tables_at(
+    positions: Tensor, head_dim: int, *, theta: float, scaling: RopeScaling | None = None
+) -> tuple[Tensor, Tensor]:
     """Cosines and sines [S, D/2] in fp32 of rotary positions (Su 2021, arXiv:2104.09864, eq. 15)."""
     steps = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32)
-    angles = torch.outer(positions.to(torch.float32), theta ** (-steps / head_dim))
+    rates = theta ** (-steps / head_dim)  # radians a position
+    if scaling is not None:
+        rates = scaled(rates, scaling)
+    angles = torch.outer(positions.to(torch.float32), rates)
     return angles.cos(), angles.sin()
+
+
+def scaled(rates: Tensor, scaling: RopeScaling) -> Tensor:
+    """Rotary rates [D/2] as Llama 3.1 stretches them, by how many turns they make in the original length.
+
+    Rates of many turns stay, those of few are divided by the factor, between the limits the share that stays
+    grows linearly.
+    """
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    turns = scaling.original_seq * rates / (2 * math.pi)
+    stays = ((turns - low) / (high - low)).clamp(0, 1)
+    return rates * (stays + (1 - stays) / scaling.factor)
 
 
 def rotate(x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:

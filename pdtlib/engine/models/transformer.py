@@ -160,7 +160,8 @@ class Transformer(nn.Module):
             x = self._embedded(x, where)
         tables = None
         if self.model.positions == "rotary":
-            cos, sin = rotary_tables_at(where, self.model.head_dim, theta=self.model.rope_theta)
+            theta, scaling = self.model.rope_theta, self.model.rope_scaling
+            cos, sin = rotary_tables_at(where, self.model.head_dim, theta=theta, scaling=scaling)
             tables = cos.to(x.dtype), sin.to(x.dtype)
         for layer in self.layers:
             x = layer(x, tables)

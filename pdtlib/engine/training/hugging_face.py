@@ -22,7 +22,7 @@ from pdtlib.engine.training.checkpoint import Part, load, save
 from pdtlib.engine.training.pieces import scalar_parts
 from pdtlib.engine.training.run_dir import begin, checkpoint_path, last_checkpoint, read_job
 from pdtlib.plan.params import tensors
-from pdtlib.plan.spec import Job, Model
+from pdtlib.plan.spec import Job, Model, RopeScaling
 
 NAMES = {
     "embed": "model.embed_tokens",
@@ -94,6 +94,7 @@ def config_of(model: Model) -> dict[str, Any]:
         "hidden_act": "silu",
         "rms_norm_eps": model.norm_eps,
         "rope_theta": model.rope_theta,
+        **({} if model.rope_scaling is None else {"rope_scaling": _their_scaling(model.rope_scaling)}),
         "tie_word_embeddings": model.tied_embeddings,
         **({"attention_bias": all_biases, "mlp_bias": all_biases} if kind == "llama" else {}),
         **({"attention_bias": False} if kind == "qwen3" else {}),
@@ -104,8 +105,8 @@ def config_of(model: Model) -> dict[str, Any]:
 def model_of(config: Mapping[str, Any]) -> Model:
     """The model that a ``config.json`` describes.
 
-    Raises ``ValueError`` for what the engine cannot be, scaled rotary positions (Llama 3.1 and later) among
-    it.
+    Raises ``ValueError`` for what the engine cannot be, rotary positions scaled otherwise than Llama 3.1's
+    among it.
     """
     kind = config.get("model_type")
     if kind not in FAMILIES:
@@ -115,10 +116,10 @@ def model_of(config: Mapping[str, Any]) -> Model:
             raise ValueError(f"config.json: {key}={config[key]}; the engine's models have {ours}")
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}  # the newer name, the older one
     kind_of_rope = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, Mapping) else rope
-    if kind_of_rope != "default":
+    if kind_of_rope not in ("default", "llama3"):
         raise ValueError(
             f"config.json: rotary positions of type {kind_of_rope!r} are stretched beyond those that the "
-            "model was trained on; the engine's models have unscaled ones (valid: default)"
+            "model was trained on in a way that the engine's models have not (valid: default, llama3)"
         )
     _, biases, qk_norm = FAMILIES[kind]
     with_bias = bool(config.get("attention_bias", False)), bool(config.get("mlp_bias", False))
@@ -142,7 +143,28 @@ def model_of(config: Mapping[str, Any]) -> Model:
         qk_norm=qk_norm,
         norm_eps=config.get("rms_norm_eps", 1e-6),
         rope_theta=config.get("rope_theta", rope.get("rope_theta", 10_000.0)),
+        rope_scaling=_our_scaling(rope) if kind_of_rope == "llama3" else None,
     )
+
+
+SCALING = {
+    "factor": "factor",
+    "low_freq_factor": "low_freq_factor",
+    "high_freq_factor": "high_freq_factor",
+    "original_seq": "original_max_position_embeddings",
+}
+"""Our field of scaled rotary positions -> theirs."""
+
+
+def _their_scaling(scaling: RopeScaling) -> dict[str, Any]:
+    return {"rope_type": "llama3", **{theirs: getattr(scaling, ours) for ours, theirs in SCALING.items()}}
+
+
+def _our_scaling(rope: Mapping[str, Any]) -> RopeScaling:
+    missing = [theirs for theirs in SCALING.values() if theirs not in rope]
+    if missing:
+        raise ValueError(f"config.json: rotary positions of type 'llama3' without {', '.join(missing)}")
+    return RopeScaling(**{ours: rope[theirs] for ours, theirs in SCALING.items()})
 
 
 def write(directory: Path, *, model: Model, weights: Mapping[str, Tensor]) -> None:
@@ -212,7 +234,7 @@ def begin_run(run: Path, *, job: Job, weights_from: Path) -> None:
     the weights are not those of the job's model.
     """
     model, weights = read(weights_from)
-    same = ("rope_theta", "norm_eps", "kv_heads", "heads")
+    same = ("rope_theta", "rope_scaling", "norm_eps", "kv_heads", "heads")
     if tensors(model) != tensors(job.model) or any(
         getattr(model, field) != getattr(job.model, field) for field in same
     ):

@@ -186,6 +186,11 @@ def _check(job: Job) -> None:
         int(job.model.rope_theta),
     )
     rules.refuse(
+        job.model.rope_scaling is not None,
+        "model.rope_scaling",
+        "scaled rotary positions are not exported",
+    )
+    rules.refuse(
         train.warmup_steps >= train.steps,
         "train.warmup_steps",
         f"warm-up of {train.warmup_steps} steps must end before step {train.steps}",

@@ -26,6 +26,8 @@ def to_torchtitan(job: Job) -> Export:
         f"the model's size stands in its configuration, and so do RoPE's theta, here {model.rope_theta:g}, "
         f"and its norms' eps, here {model.norm_eps:g}"
     )
+    if model.rope_scaling is not None:
+        notes.append("and so does the scaling of its rotary positions, which must be that of the job")
     if job.train.recompute != "none":
         kind = "FullAC" if job.train.recompute == "full" else "SelectiveAC"
         notes.append(f"0.3 takes activation checkpointing from the model's configuration: {kind}")
