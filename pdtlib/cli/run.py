@@ -30,6 +30,9 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint, if any.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that OUT holds.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    compiler: Annotated[
+        str, typer.Option(help="torch.compile's backend for the layers: inductor, or none.")
+    ] = "none",
     rank_order: Annotated[
         str, typer.Option(help="Which ranks are neighbours: article (pp before dp) or megatron (dp first).")
     ] = "article",
@@ -75,6 +78,7 @@ def run(
         resume=resume,
         overwrite=overwrite,
         device=device,
+        compiler=compiler,
         elastic=max_restarts > 0,
         watchdog_s=watchdog,
         memory_every=memory_every,

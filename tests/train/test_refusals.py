@@ -13,7 +13,9 @@ from pdtlib.engine.training import checks
 from pdtlib.engine.training.checks import check
 from pdtlib.engine.training.failures import Refused
 from pdtlib.engine.training.options import Options, parse
-from pdtlib.plan.job import load, to_json
+from pdtlib.plan.job import load, loads, to_json
+from pdtlib.plan.memory import stage_memory
+from pdtlib.plan.params import count
 
 
 def problems(tmp_path: Path, *, world_size: int | None = None, text: str = JOB, **options: object) -> str:
@@ -54,10 +56,11 @@ def test_every_reason_is_given_at_once(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     options = {"steps": 0, "data": (tmp_path / "none.txt",), "device": "gpu", "checkpoint_every": -1}
     changes = ("hardware.gpu=H100-SXM5", "train.precision=fp8")
-    text = problems(tmp_path, changes=changes, rank_order="mine", **options)
+    text = problems(tmp_path, changes=changes, rank_order="mine", compiler="fast", **options)
     for told in (
         "train.precision",
         "--rank-order: 'mine' is not one of its values (valid: article, megatron)",
+        "--compiler: 'fast' is not one of its values (valid: none, inductor, aot_eager, eager)",
         "--steps",
         "--out",
         "--device",
@@ -86,8 +89,14 @@ def test_too_few_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_more_memory_than_there_is(tmp_path: Path) -> None:
+    """Two ranks' states and passes, and the copies of which each writes its half into a checkpoint."""
     text = '[model]\npreset = "llama3-70b"\n[parallel]\ndp = 2\n'
-    assert "GB of memory free" in problems(tmp_path, text=text)
+    job = loads(text)
+    copies = checks.CHECKPOINT_BYTES * count(job.model).total / 2
+    each = (stage_memory(job, 0).total + copies + checks.PROCESS_BYTES) / 1e9
+    told = problems(tmp_path, text=text)
+    assert f"2 rank(s) of {each:,.1f} GB need {2 * each:,.1f} GB" in told
+    assert "GB of memory free" in told
 
 
 def test_a_directory_in_use_is_not_touched(tmp_path: Path) -> None:
@@ -147,6 +156,7 @@ def test_options_survive_the_command_line(tmp_path: Path) -> None:
         data=(tmp_path / "a b.txt", tmp_path / "-c.txt"),
         changes=("train.zero_stage=3", "model.name='a b'"),
         rank_order="megatron",
+        compiler="aot_eager",
         checkpoint_every=2,
         overwrite=True,
         device="cpu",

@@ -14,7 +14,7 @@ from pdtlib.engine.data import Batches, Corpus
 from pdtlib.engine.parallelize import problems_of
 from pdtlib.engine.training.checkpoint_index import CheckpointError, demand_intact
 from pdtlib.engine.training.failures import Refused
-from pdtlib.engine.training.options import DEVICES, RANK_ORDERS, Options, read_change
+from pdtlib.engine.training.options import COMPILERS, DEVICES, RANK_ORDERS, Options, read_change
 from pdtlib.engine.training.run_dir import FILES, checkpoints, read_job
 from pdtlib.plan import memory, params
 from pdtlib.plan.job import Job, JobError, Problem, load, replace
@@ -114,6 +114,8 @@ def _load(options: Options) -> Job:
 def _options(options: Options) -> Iterator[Problem]:
     if options.device not in DEVICES:
         yield Problem("--device", f"{options.device!r} is not one of its values", DEVICES)
+    if options.compiler not in COMPILERS:
+        yield Problem("--compiler", f"{options.compiler!r} is not one of its values", COMPILERS)
     if options.rank_order not in RANK_ORDERS:
         message = f"{options.rank_order!r} is not one of its values"
         yield Problem("--rank-order", message, tuple(RANK_ORDERS))

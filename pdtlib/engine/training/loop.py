@@ -71,7 +71,8 @@ def train(run: Run, companion: Companion | None = None) -> None:
         return
     _on_rank_0(run_dir.begin, out, job=job, resume_step=first if first or run.resume_from else None)
 
-    parts = parallelize(job, mesh, device=device)
+    compiler = None if run.options.compiler == "none" else run.options.compiler
+    parts = parallelize(job, mesh, device=device, compiler=compiler)
     groups = decay_groups(parts.replica.module, weight_decay=settings.weight_decay)
     optimizer = ShardedAdamW(parts.replica, groups=groups, lr=settings.learning_rate)
     place = place_in(job, tp_rank=mesh.group("tp").rank)

@@ -11,6 +11,8 @@ from pathlib import Path
 from pdtlib.plan.ranks import ARTICLE_ORDER, MEGATRON_ORDER
 
 DEVICES = ("auto", "cpu", "cuda")
+COMPILERS = ("none", "inductor", "aot_eager", "eager")
+"""Backends of torch.compile for the layers: inductor makes code, the other two only trace, to find faults."""
 RANK_ORDERS = {"article": ARTICLE_ORDER, "megatron": MEGATRON_ORDER}
 """Which axis's ranks are neighbours: tp, cp, pp, dp in the article, tp, cp, dp, pp in Megatron-LM."""
 
@@ -32,6 +34,7 @@ class Options:
     resume: bool = False
     overwrite: bool = False
     device: str = "auto"
+    compiler: str = "none"
     rank_order: str = "article"
     elastic: bool = False
     watchdog_s: float = 0.0
@@ -43,7 +46,7 @@ class Options:
     def arguments(self) -> list[str]:
         """The command line of :mod:`pdtlib.train` that asks for the same."""
         found = [str(self.job.absolute()), "--out", str(self.out.absolute()), "--device", self.device]
-        found += ["--rank-order", self.rank_order]
+        found += ["--rank-order", self.rank_order, "--compiler", self.compiler]
         found += [] if self.steps is None else ["--steps", str(self.steps)]
         found += ["--checkpoint-every", str(self.checkpoint_every)]
         for change in self.changes:
@@ -84,6 +87,12 @@ def parse(arguments: Sequence[str]) -> Options:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the run that DIR holds")
     parser.add_argument("--device", choices=DEVICES, default="auto")
+    parser.add_argument(
+        "--compiler",
+        choices=COMPILERS,
+        default="none",
+        help="compile the layers with this torch.compile backend",
+    )
     parser.add_argument(
         "--rank-order", choices=RANK_ORDERS, default="article",
         help="which ranks are neighbours: pp before dp (article), or dp before pp (megatron)",
