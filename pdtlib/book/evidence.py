@@ -183,11 +183,31 @@ def _bubbles(report: dict[str, Any]) -> str:
     return f"{len(rows)} schedules, at most {abs(worst['points']):.1f} points off ({worst['schedule']})"
 
 
+def _placement(report: dict[str, Any]) -> str:
+    ratio = report["ratio"]
+    over = max(row["wire_bytes"] / row["ledger_bytes"] for row in report["rows"]) - 1
+    return (
+        f"{ratio['measured']:.2f} times as long a step, predicted {ratio['predicted']:.2f}; "
+        f"at most {_percent(over)} more bytes on the wire than in the ledger"
+    )
+
+
+def _asynchronous(report: dict[str, Any]) -> str:
+    last: dict[str, list[float]] = {row["method"]: [] for row in report["rows"]}
+    for row in report["rows"]:
+        last[row["method"]].append(row["curve"][-1]["held_out_loss"])
+    steps = report["rows"][0]["curve"][-1]["steps"]
+    worst = max(max(losses) for losses in last.values())
+    return f"held-out loss after {steps} steps: {last['synchronous'][0]:.2f}, at most {worst:.2f} otherwise"
+
+
 REPORTS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "matrix.json": ("models, layouts and settings trained, against one process", _matrix),
     "mutants.json": ("one message or division of the engine removed: does a test fail?", _mutants),
     "layouts.json": ("the loss curve of one job in several layouts", _layouts),
     "dryruns.json": ("ranks of the article's layouts on fake tensors, against the plan", _dryruns),
     "faults.json": ("runs with a fault planted, against undisturbed ones", _faults),
+    "placement.json": ("tensor parallelism across nodes and inside, against the plan", _placement),
+    "async.json": ("asynchronous and local-update training, beside synchronous training", _asynchronous),
     "bubbles.json": ("bubbles of sleeping stages, against the simulator", _bubbles),
 }
