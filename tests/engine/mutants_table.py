@@ -43,7 +43,7 @@ PIPELINE = [
 TESTS: dict[str, list[str]] = {
     # beginnings of modules' paths -> tests, the quickest first; the first match counts
     "pdtlib/engine/clip.py": [*TENSOR[:1], *EQUAL, *TENSOR[1:2], *EXPERTS, *PIPELINE[-1:]],
-    "pdtlib/engine/transfers.py": [f"{ENGINE}collectives.py"],
+    "pdtlib/engine/transfers.py": [f"{ENGINE}collectives.py", *CONTEXT],
     "pdtlib/engine/collectives": [f"{ENGINE}collectives.py"],
     "pdtlib/engine/context_parallel/": CONTEXT,
     "pdtlib/engine/data_parallel/cut.py": [*TENSOR[1:]],
