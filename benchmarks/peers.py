@@ -203,6 +203,7 @@ def main() -> None:
         "short": options.short,
         "rounds": options.rounds or (4 if options.short else 6),
         "steps_in_a_round": options.steps,
+        "load_at_start": os.getloadavg()[0],
         "wire_counted_alone": options.device == "cpu" and in_own_network(),
     }
     minutes = options.minutes or (4.8 if options.short else 38)

@@ -126,7 +126,9 @@ def write(
         "# pdtlib beside its peers",
         "",
         f"{about['date']}, {about['processors']}, torch {about['torch']}, {about['rounds']} rounds of "
-        f"{about['steps_in_a_round']} steps. {LEGEND}",
+        f"{about['steps_in_a_round']} steps; load average at the start: {about['load_at_start']:.1f}.",
+        "",
+        LEGEND,
     ]
     if left_out:
         lines += ["", f"Not measured, for time: {'; '.join(left_out)}."]
