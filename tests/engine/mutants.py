@@ -1,6 +1,6 @@
 """Remove each message and each division of the engine, one at a time; a test must fail: ``make mutants``.
 
-    python tests/engine/mutants.py [--only MODULE ...] [--again] [--out benchmarks/results/mutants.json]
+    python tests/engine/mutants.py [--only NAME ...] [--again] [--out benchmarks/results/mutants.json]
 
 Works on a copy of the last commit. :mod:`mutant_sites` finds what to remove, :mod:`mutants_table` has the
 tests for each module, which run until the first fails: that one killed the mutant, if it passes without it.
@@ -120,7 +120,7 @@ def to_run(root: Path, report: dict[str, Any], options: argparse.Namespace) -> l
     """The mutants that are wanted and that the report does not have."""
     sites = [site for site in every_site(root) if excluded(site.name) is None]
     if options.only:
-        sites = [site for site in sites if any(only in site.module for only in options.only)]
+        sites = [site for site in sites if any(only in site.name for only in options.only)]
     known = {
         name
         for name, found in report.items()
@@ -145,12 +145,14 @@ def write(path: Path, mutants: dict[str, Any], root: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--only", nargs="+", metavar="MODULE", help="modules whose paths contain this")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help="mutants whose names contain this, such as clip.py"
+    )
     parser.add_argument("--again", action="store_true", help="also what the report has already")
     parser.add_argument("--out", type=Path, default=REPORT)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "300"}
     mutants = json.loads(options.out.read_text(encoding="utf-8"))["mutants"] if options.out.exists() else {}
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         root = Path(folder)
