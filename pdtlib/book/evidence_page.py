@@ -1,7 +1,7 @@
 """The directive ``checked``: tables of :mod:`pdtlib.book.evidence`, as every kind of output can show them.
 
-``{checked} published``, ``{checked} peers`` and ``{checked} reports``. The page that has one is written anew
-in each build, since reports change without it.
+``{checked} published`` is computed when its page is read. ``{checked} peers`` and ``{checked} reports`` are
+read from files that change without the page, so a page that has them is written anew in each build.
 """
 
 from __future__ import annotations
@@ -17,6 +17,13 @@ from pdtlib.book.tables import Table
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
+    from sphinx.environment import BuildEnvironment
+
+META = "pdtlib-reports"
+
+
+class report_place(nodes.General, nodes.Element):
+    """Where the tables of peers or of reports go."""
 
 
 class Checked(SphinxDirective):
@@ -26,41 +33,65 @@ class Checked(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         root, kind = Path(self.env.srcdir), self.arguments[0]
-        if kind == "published":
-            self.env.note_dependency(str(root / "benchmarks/facts.json"))
-            table, missing = evidence.published(root)
-            rest = f"Not predicted, since the publication does not say enough: {'; '.join(missing)}."
-            return [table_node(table), *([nodes.paragraph(text=rest)] if missing else [])]
-        if kind == "peers":
-            self.env.note_dependency(str(root / evidence.PEERS))
-            tables = evidence.peers(root / evidence.PEERS)
-            return [
-                nodes.paragraph(text=evidence.peers_about(root / evidence.PEERS)),
-                *(table_node(table) for table in tables),
-            ]
-        if kind == "reports":
-            for name in evidence.REPORTS:
-                self.env.note_dependency(str(root / evidence.RESULTS / name))
-            return [table_node(evidence.reports(root))]
-        raise self.error(f"checked: {kind!r}; valid: published, peers, reports")
+        if kind in REPORTS:
+            return [report_place("", kind=kind)]
+        if kind != "published":
+            raise self.error(f"checked: {kind!r}; valid: published, {', '.join(REPORTS)}")
+        self.env.note_dependency(str(root / "benchmarks/facts.json"))
+        table, missing = evidence.published(root)
+        rest = f"Not predicted, since the publication does not say enough: {'; '.join(missing)}."
+        return [table_node(table), *([nodes.paragraph(text=rest)] if missing else [])]
+
+
+def _peers(root: Path) -> list[nodes.Node]:
+    path = root / evidence.PEERS
+    about = nodes.paragraph(text=evidence.peers_about(path))
+    return [about, *map(table_node, evidence.peers(path))]
+
+
+def _reports(root: Path) -> list[nodes.Node]:
+    return [table_node(evidence.reports(root))]
+
+
+REPORTS = {"peers": _peers, "reports": _reports}
 
 
 def table_node(table: Table) -> nodes.table:
     """A table of texts as docutils has it; the first column names the row."""
     columns = len(table.header)
     group = nodes.tgroup("", cols=columns)
-    group += [
-        nodes.colspec(colwidth=1, stub=1) if i == 0 else nodes.colspec(colwidth=1) for i in range(columns)
-    ]
+    group += [nodes.colspec(colwidth=1, **({} if i else {"stub": 1})) for i in range(columns)]
     group += nodes.thead("", _row(table.header))
     group += nodes.tbody("", *(_row(row) for row in table.rows))
-    return nodes.table("", nodes.title(text=table.caption), group)
+    ids = [nodes.make_id(f"checked {table.caption}")]
+    return nodes.table("", nodes.title(text=table.caption), group, ids=ids)
 
 
 def _row(cells: Any) -> nodes.row:
     return nodes.row("", *(nodes.entry("", nodes.paragraph(text=str(cell))) for cell in cells))
 
 
+def note(app: Sphinx, doctree: nodes.document) -> None:
+    """``doctree-read``: remember the pages that show reports."""
+    if next(doctree.findall(report_place), None) is not None:
+        app.env.metadata[app.env.docname][META] = True
+
+
+def rewrite(app: Sphinx, env: BuildEnvironment) -> list[str]:
+    """``env-updated``: those pages are written in each build."""
+    return [page for page, meta in env.metadata.items() if META in meta]
+
+
+def resolve(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """``doctree-resolved``: put the tables in their places."""
+    for place in list(doctree.findall(report_place)):
+        place.replace_self(REPORTS[place["kind"]](Path(app.srcdir)))
+
+
 def setup(app: Sphinx) -> None:
-    """Register the directive."""
+    """Register the directive and the handlers."""
+    app.add_node(report_place)
     app.add_directive("checked", Checked)
+    app.connect("doctree-read", note)
+    app.connect("env-updated", rewrite)
+    app.connect("doctree-resolved", resolve)

@@ -147,7 +147,7 @@ def test_the_page_shows_the_tables(book: Any) -> None:
     """Without reports it says so; once they are there, the next build shows them."""
     book.write(
         "checked.md",
-        "# Checked\n\n```{checked} reports\n```\n\n```{checked} peers\n```\n\n```{tested-list}\n```\n",
+        "# Checked\n\n```{checked} reports\n```\n\n```{checked} peers\n```\n",
     )
     done = book.build()
     assert done.returncode == 0, done.stdout + done.stderr
