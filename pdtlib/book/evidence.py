@@ -168,7 +168,9 @@ def _dryruns(report: dict[str, Any]) -> str:
 
 def _faults(report: dict[str, Any]) -> str:
     runs = report["runs"]
-    return f"{sum(run['recovered'] for run in runs)} of {len(runs)} runs recovered, every sample once"
+    once = sum(run["samples_once"] for run in runs)
+    recovered = sum(run["recovered"] for run in runs)
+    return f"{recovered} of {len(runs)} runs recovered, {once} with every sample once"
 
 
 def _layouts(report: dict[str, Any]) -> str:

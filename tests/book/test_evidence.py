@@ -53,8 +53,8 @@ REPORTS: dict[str, tuple[dict[str, Any], str]] = {
         "1 of 2 ranks equal, on up to 1,024 GPUs",
     ),
     "faults.json": (
-        {"runs": [{"recovered": True}, {"recovered": False}]},
-        "1 of 2 runs recovered, every sample once",
+        {"runs": [{"recovered": True, "samples_once": True}, {"recovered": False, "samples_once": True}]},
+        "1 of 2 runs recovered, 2 with every sample once",
     ),
     "bubbles.json": (
         {"rows": [{"schedule": "1f1b", "points": -2.5}, {"schedule": "gpipe", "points": 1.0}]},
