@@ -15,6 +15,7 @@ from pdtlib.cli.app import main
 from pdtlib.testbed import cluster, launch, namespaces
 
 pytestmark = pytest.mark.timeout(600)
+ROOT = Path(__file__).parents[2]
 WORKER = Path(__file__).parent / "wire_worker.py"
 
 
@@ -236,3 +237,16 @@ def test_the_doctor_measures_the_link_between_nodes(name: str) -> None:
         assert "slower than a 1 Gbit/s link" in line
         seconds = float(line.split(" ms")[0].rsplit(" ", 1)[1]) / 1e3
         assert seconds > 0.7, line
+
+
+def test_tensor_parallelism_across_nodes_is_as_slow_as_planned() -> None:
+    """Lab 05's training in both placements; benchmarks/placement.py writes the report."""
+    report = json.loads((ROOT / "benchmarks" / "results" / "placement.json").read_text())
+    inside, across = report["rows"]
+    assert (inside["where"], across["where"]) == ("inside", "across")
+    planned = across["predicted"]["step_s"] / inside["predicted"]["step_s"]
+    assert planned > 2, "the placement must matter"
+    assert across["step_s"] / inside["step_s"] == pytest.approx(planned, rel=0.2)
+    for row in report["rows"]:
+        assert row["messages_off"] == 0
+        assert 1.0 <= row["wire_bytes"] / row["ledger_bytes"] < 1.05
