@@ -56,6 +56,22 @@ REPORTS: dict[str, tuple[dict[str, Any], str]] = {
         {"runs": [{"recovered": True, "samples_once": True}, {"recovered": False, "samples_once": True}]},
         "1 of 2 runs recovered, 2 with every sample once",
     ),
+    "placement.json": (
+        {
+            "ratio": {"measured": 2.5, "predicted": 2.25},
+            "rows": [{"wire_bytes": 110, "ledger_bytes": 100}, {"wire_bytes": 102, "ledger_bytes": 100}],
+        },
+        "2.50 times as long a step, predicted 2.25; at most 10.0 % more bytes on the wire than in the ledger",
+    ),
+    "async.json": (
+        {
+            "rows": [
+                {"method": method, "curve": [{"steps": 40, "held_out_loss": loss}]}
+                for method, loss in (("synchronous", 2.5), ("diloco", 2.75))
+            ]
+        },
+        "held-out loss after 40 steps: 2.50, at most 2.75 otherwise",
+    ),
     "bubbles.json": (
         {"rows": [{"schedule": "1f1b", "points": -2.5}, {"schedule": "gpipe", "points": 1.0}]},
         "2 schedules, at most 2.5 points off (1f1b)",
