@@ -7,7 +7,8 @@ tests for each module, which run until the first fails: that one killed the muta
 A test that hangs fails by the timeout of its process group; where the whole run does, ``timeout`` killed it.
 Mutants that the report has, of a module that is as it was, are not run again.
 
-Exits with 1 where a mutant survived that is not known to be equivalent.
+What time did not suffice for is listed as not run. Exits with 1 where a mutant survived that is not known to
+be equivalent.
 """
 
 import argparse
@@ -132,11 +133,13 @@ def to_run(root: Path, report: dict[str, Any], options: argparse.Namespace) -> l
 def write(path: Path, mutants: dict[str, Any], root: Path) -> None:
     """Write the report: of the engine's present places alone."""
     sites = every_site(root)
-    present = {site.name: mutants[site.name] for site in sites if site.name in mutants}
+    wanted = [site.name for site in sites if excluded(site.name) is None]
+    present = {name: mutants[name] for name in wanted if name in mutants}
     report = {
         "what": "each message and division of pdtlib/engine removed alone, and the first test that fails",
         "counts": dict(Counter(found["verdict"] for found in present.values())),
         "seconds": round(sum(found["seconds"] for found in present.values())),
+        "not_run": [name for name in wanted if name not in present],
         "excluded": {site.name: excluded(site.name) for site in sites if excluded(site.name)},
         "mutants": present,
     }
