@@ -145,15 +145,20 @@ def test_overflow_on_one_rank_skips_the_step_on_all() -> None:
             }
 
 
-def test_norm_does_not_depend_on_the_loss_scale() -> None:
-    norms = []
+def test_norm_and_moments_do_not_depend_on_the_loss_scale() -> None:
+    """An update by Adam would hardly tell: a factor that all gradients have cancels in it."""
+    norms, first_moments = [], []
     for precision in ("fp32", "fp16"):
         replica = data_parallel(net(), Group.alone(), precision=precision)
         optimizer = ShardedAdamW(replica)
         optimizer.scale(replica(inputs(0)).float().square().mean()).backward()
         replica.finish_gradients()
         norms.append(optimizer.clip_grad_norm(1.0))
+        assert optimizer.step()
+        states = optimizer.full_state()
+        first_moments.append(torch.cat([states[name]["exp_avg"].flatten() for name in sorted(states)]))
     assert norms[0] == pytest.approx(norms[1], rel=2e-3)
+    assert float(first_moments[0].norm()) == pytest.approx(float(first_moments[1].norm()), rel=2e-3)
 
 
 def test_loss_scale_adapts() -> None:
