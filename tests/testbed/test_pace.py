@@ -1,14 +1,17 @@
 """Stages that take as long as they are told compute what they always do."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from pdtlib.engine.training.run_dir import read_metrics
 from pdtlib.observe.shares import read_perfetto
+from pdtlib.plan.schedule import NAMES, Costs, build, simulate
 from pdtlib.resilience import trials
 
 pytestmark = pytest.mark.timeout(600)
+ROOT = Path(__file__).parents[2]
 STEPS, MS = 3, 20
 JOB = """
 [model]
@@ -51,3 +54,15 @@ def test_a_stage_takes_its_time_and_computes_the_same(schedule: str, tmp_path: P
         for span in actions:
             halves = 2 if span.name[0] == "B" and not split else 1
             assert span.end_s - span.start_s >= 0.999 * halves * whole_s, span
+
+
+def test_every_bubble_is_within_two_points_of_the_simulators() -> None:
+    """On sleeping stages; benchmarks/bubbles.py writes the report, on a machine that does nothing else."""
+    report = json.loads((ROOT / "benchmarks" / "results" / "bubbles.json").read_text())
+    setting = report["setting"]
+    shape = {"stages": setting["stages"], "microbatches": setting["micro_batches"]}
+    assert [row["schedule"] for row in report["rows"]] == list(NAMES)
+    for row in report["rows"]:
+        planned = simulate(build(row["schedule"], **shape), Costs()).bubble_fraction
+        assert row["predicted"] == pytest.approx(planned, abs=1e-9)
+        assert abs(row["measured"] - planned) < 0.02, row["schedule"]
