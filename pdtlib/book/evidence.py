@@ -56,8 +56,8 @@ def published(root: Path) -> tuple[Table, list[str]]:
             row["metric"].replace("_", " "),
             f"{row['n']}",
             _percent(row["mape"]),
-            f"{row['worst']:+.1%}".replace("%", " %"),
-            "" if row["within_tolerance"] is None else f"{row['within_tolerance']:.0%}".replace("%", " %"),
+            _percent(row["worst"], "+.1%"),
+            "" if row["within_tolerance"] is None else _percent(row["within_tolerance"], ".0%"),
         )
         for row in found["groups"]
     ]
@@ -142,8 +142,8 @@ def committed(root: Path, path: Path) -> tuple[str, str]:
     return date, commit
 
 
-def _percent(share: float) -> str:
-    return f"{share:.1%}".replace("%", " %")
+def _percent(share: float, spec: str = ".1%") -> str:
+    return format(share, spec).replace("%", "\N{NO-BREAK SPACE}%")
 
 
 def _matrix(report: dict[str, Any]) -> str:

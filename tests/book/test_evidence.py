@@ -61,7 +61,8 @@ REPORTS: dict[str, tuple[dict[str, Any], str]] = {
             "ratio": {"measured": 2.5, "predicted": 2.25},
             "rows": [{"wire_bytes": 110, "ledger_bytes": 100}, {"wire_bytes": 102, "ledger_bytes": 100}],
         },
-        "2.50 times as long a step, predicted 2.25; at most 10.0 % more bytes on the wire than in the ledger",
+        "2.50 times as long a step, predicted 2.25; "
+        "at most 10.0\N{NO-BREAK SPACE}% more bytes on the wire than in the ledger",
     ),
     "async.json": (
         {
@@ -127,8 +128,9 @@ def test_peers_have_a_table_for_each_task(tmp_path: Path) -> None:
     first, second = evidence.peers(tmp_path / evidence.PEERS)
     assert (first.caption, second.caption) == ("ZeRO-1", "pipeline")
     ours, theirs = first.rows
+    spread = "2.0\N{NO-BREAK SPACE}%"
     assert ours == (
-        "ours (pdtlib)", "0.75", "0.88", "0.500", "2.0 %", "300 MB", "20 MB", "1,234", "1.0e-07",
+        "ours (pdtlib)", "0.75", "0.88", "0.500", spread, "300 MB", "20 MB", "1,234", "1.0e-07",
     )  # fmt: skip
     assert theirs[2] == ""
     assert theirs[-1] == "1.0e-07 (wrong)"
@@ -151,7 +153,7 @@ def test_every_published_group_is_predicted_and_has_a_name() -> None:
     assert sum(int(str(row[2])) for row in table.rows) + len(missing) == len(measured)
     assert {row[0] for row in table.rows} == set(evidence.GROUPS.values())
     zero = next(row for row in table.rows if row[1] == "os g p GB")
-    assert (zero[3], zero[5]) == ("0.0 %", "100 %")
+    assert (zero[3], zero[5]) == ("0.0\N{NO-BREAK SPACE}%", "100\N{NO-BREAK SPACE}%")
 
 
 def test_predictions_that_do_not_run_fail_the_build(tmp_path: Path) -> None:
