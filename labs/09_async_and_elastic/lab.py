@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import nodes
+import losing_a_node
 import torch.distributed as dist
 
 from pdtlib.book.measured import Row, lines
@@ -115,12 +115,12 @@ def _killed(out: Path) -> int:
 
 def node(folder: Path, job: Path, reference: Path) -> dict[str, Any]:
     """The run whose node is killed, compared with the undisturbed one; or why there is none."""
-    reason = nodes.reason_against()
+    reason = losing_a_node.reason_against()
     if reason:
         return {"possible": False, "reason": reason, "rows": []}
     out = folder / "node"
-    ended = nodes.lose_one(job, out, *OPTIONS, nodes=RANKS, at_step=KILLED_IN, timeout_s=PATIENCE_S)
-    title = f"node {nodes.NODE} of {RANKS} is killed, the others go on"
+    ended = losing_a_node.lose_one(job, out, *OPTIONS, nodes=RANKS, at_step=KILLED_IN, timeout_s=PATIENCE_S)
+    title = f"node {losing_a_node.NODE} of {RANKS} is killed, the others go on"
     report = _compared(title, out, reference, ended.code, killed=ended.down, exact=False)
     rows = [
         *report["rows"],
@@ -199,7 +199,7 @@ def server_rows(bound: int | None, result: dict[str, Any]) -> list[Row]:
 
 
 def show_node(report: dict[str, Any]) -> None:
-    print(f"\n{RANKS} nodes of one worker each, {nodes.LINK} between them")
+    print(f"\n{RANKS} nodes of one worker each, {losing_a_node.LINK} between them")
     if report["possible"]:
         print(*lines(report["rows"]), sep="\n")
     else:

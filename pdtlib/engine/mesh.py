@@ -46,24 +46,11 @@ class Group:
         self.calls = 0  # collectives begun so far, the same on every rank unless one is late
         self.call = ""  # the newest of them
         self.waits: tuple[str, float] | None = None  # what this rank waits for, and since when (monotonic)
-        self._scratch: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
     @classmethod
     def alone(cls, axis: str = "dp") -> "Group":
         """A group of one rank, for a run without torch.distributed."""
         return cls(axis, None, (0,), 0)
-
-    def take_scratch(self, numel: int, *, like: torch.Tensor) -> torch.Tensor:
-        """Memory for messages, ``numel`` elements or more; of each dtype one tensor is kept between calls."""
-        kept = self._scratch.pop((like.dtype, like.device), None)
-        return kept if kept is not None and kept.numel() >= numel else like.new_empty(numel)
-
-    def keep_scratch(self, scratch: torch.Tensor) -> None:
-        """Give back what :meth:`take_scratch` gave; the larger of two is kept."""
-        key = scratch.dtype, scratch.device
-        kept = self._scratch.get(key)
-        if kept is None or kept.numel() < scratch.numel():
-            self._scratch[key] = scratch
 
     @contextmanager
     def waiting(self, name: str) -> Iterator[None]:

@@ -173,13 +173,12 @@ def _place(out: torch.Tensor, x: torch.Tensor) -> None:
 def _reduce_scatter_by_messages(out: torch.Tensor, buffer: torch.Tensor, group: Group, name: str) -> Pending:
     """Every pair exchanges slices and each rank sums its own; gloo's reduce-scatter is an all-reduce inside.
 
-    The ranks' parts are added in the order of ranks. The memory for what arrives is kept for the next call.
+    The ranks' parts are added in the order of ranks.
     """
     slices = buffer.view(group.size, -1)
     own = slices[group.rank]
     rows = group.size if group.size > 2 else 1
-    scratch = group.take_scratch(rows * own.numel(), like=buffer)
-    parts = scratch[: rows * own.numel()].view(rows, -1)
+    parts = buffer.new_empty(rows, own.numel())
     if group.size == 2:
         places = {1 - group.rank: parts[0]}
     else:
@@ -191,7 +190,6 @@ def _reduce_scatter_by_messages(out: torch.Tensor, buffer: torch.Tensor, group: 
             torch.add(own, parts[0], out=out.view(-1))
         else:
             torch.sum(parts, dim=0, out=out.view(-1))
-        group.keep_scratch(scratch)
 
     return Pending(group, name, _exchange(slices, places, group)).then(add_up)
 

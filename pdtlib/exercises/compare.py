@@ -50,7 +50,7 @@ def wrong_type(got: object, wanted: str) -> str:
 
 
 def close(expected: float, got: object, *, tolerance: float) -> bool:
-    """True when ``got`` is a finite float or int within ``tolerance``, relative to ``max(1, abs(expected))``."""
+    """Whether ``got`` is a finite float or int within ``tolerance`` times ``max(1, abs(expected))``."""
     if type(got) is not int and type(got) is not float:
         return False
     return math.isfinite(got) and abs(got - expected) <= tolerance * max(1.0, abs(expected))

@@ -60,8 +60,9 @@ def test_micro_batches_in_flight_are_the_tables() -> None:
         for rank, planned in enumerate(peak_in_flight(table)):
             alive, kept = ranks[rank][index]
             assert alive == planned, (name, count)
-            # Between the halves the input is kept by the work, which the meter does not see.
-            assert kept <= planned if table.splits_backward else kept == planned, (name, count)
+            # Between the halves a work keeps the gradient of the layer's output beside its input.
+            most = 2 * planned if table.splits_backward else planned
+            assert planned <= kept <= most, (name, count)
 
 
 def outputs_alive() -> list[int]:

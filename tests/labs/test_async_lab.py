@@ -28,7 +28,7 @@ def test_a_part_of_lab_09_goes_as_predicted(part: str, key: str, tmp_path: Path)
     if part == "node":
         first, *lines = lines
         assert first == expected[0]
-        if reason := load(LAB / "nodes.py", "nodes_of_lab_09").reason_against():
+        if reason := load(LAB / "losing_a_node.py", "losing_a_node_of_lab_09").reason_against():
             assert lines[-1] == f"left out: this machine can't make a testbed: {reason}"
             assert report["node"]["rows"] == []
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from xml.etree import ElementTree
 
 import pypdf
@@ -20,14 +21,20 @@ MATH = "{http://www.w3.org/1998/Math/MathML}math"
 OPF = "{http://www.idpf.org/2007/opf}"
 
 
+def written(write, target):
+    """Write the chosen pages, in a thread: in this one the tests' own browser has its loop."""
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(write, SITE, target, only=CHOSEN).result()
+
+
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory):
-    return pypdf.PdfReader(pdf.write(SITE, tmp_path_factory.mktemp("paper") / "book.pdf", only=CHOSEN))
+    return pypdf.PdfReader(written(pdf.write, tmp_path_factory.mktemp("paper") / "book.pdf"))
 
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):
-    path = epub.write(SITE, tmp_path_factory.mktemp("paper") / "book.epub", only=CHOSEN)
+    path = written(epub.write, tmp_path_factory.mktemp("paper") / "book.epub")
     with zipfile.ZipFile(path) as opened:
         yield opened
 

@@ -94,7 +94,9 @@ def test_bytes_are_exactly_the_planned_ones(runs: dict[str, Path], name: str) ->
     places = [tuple(rank["place"].values()) for rank in memory["ranks"]]
     assert len(set(places)) == len(places) == LAYOUTS[name][0]
     kept = {key: row["error"] for key, row in rows.items() if key.endswith("memory.activations")}
-    assert all(abs(error) < 0.02 for error in kept.values()), kept
+    # Between the halves of a split backward pass two chunks of a rank may share what one hands the other.
+    limit = 0.03 if "zb" in name else 0.005
+    assert all(abs(error) < limit for error in kept.values()), kept
 
 
 def test_each_axis_has_lanes_of_its_own(runs: dict[str, Path]) -> None:
