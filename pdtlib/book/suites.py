@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 MULTIPROCESS = ("engine", "train", "observe", "exercises", "cli", "labs")
 ALONE = ("testbed", "resilience")
+LAB_ALONE = "tests/labs/test_async_lab.py"  # it kills a node too
 BROWSER = ("site",)
 ELSEWHERE = ("targets", "slurm")  # in a Python environment of its own; with the system's Slurm
 CELL_TIMEOUT_S = 300
@@ -57,13 +58,16 @@ def suites(jobs: int, root: Path = ROOT) -> Iterator[Suite]:
     folders = sorted(path.name for path in (root / "tests").iterdir() if list(path.rglob("test_*.py")))
     light = [f"tests/{name}" for name in folders if name not in MULTIPROCESS + ALONE + BROWSER + ELSEWHERE]
     several = [f"tests/{name}" for name in folders if name in MULTIPROCESS]
-    alone = [f"tests/{name}" for name in folders if name in ALONE]
+    alone = [*(f"tests/{name}" for name in folders if name in ALONE), LAB_ALONE]
     parallel = ["-n", str(jobs)]
     yield Suite(
         name="light",
         commands=[[*pytest, *parallel, *DOCTESTS, "pdtlib/plan", "pdtlib/figures", *light]],
     )
-    yield Suite(name="processes", commands=[[*pytest, *parallel, "--dist", "loadfile", *several]])
+    yield Suite(
+        name="processes",
+        commands=[[*pytest, *parallel, "--dist", "loadfile", f"--ignore={LAB_ALONE}", *several]],
+    )
     yield Suite(name="alone", commands=[[*pytest, *alone]])
     yield Suite(name="targets", commands=[["make", "--no-print-directory", "test-targets"]])
     nbval = ["--nbval", "--nbval-current-env", f"--nbval-cell-timeout={CELL_TIMEOUT_S}"]
