@@ -118,8 +118,8 @@ def _core(model: Model, sizes: Sizes) -> Iterator[SavedTensor]:
     yield sizes.tensor("v", key, "tensor", "the gradient of the weights in softmax(...) v", wide)
     if fused:
         yield sizes.tensor("log-sum-exp", sizes.rows, "tensor", "softmax is computed again from it, fp32", 4)
-        heads = model.heads // (setting.tp * (setting.cp if setting.ulysses else 1))
-        if heads > 1 and (grouped or model.positions == "rotary" or setting.ulysses):
+        own_heads = model.heads // (setting.tp * (setting.cp if setting.ulysses else 1))
+        if own_heads > 1 and (grouped or model.positions == "rotary" or setting.ulysses):
             # The kernel's layout is heads first then, and the output projection reads a copy. Of one head
             # both layouts are the same.
             yield sizes.tensor("attention output", sizes.query, "tensor", "the kernel's own gradient")

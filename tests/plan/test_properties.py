@@ -186,7 +186,8 @@ def test_more_work_never_takes_less_time(data):
     longer = job.train.global_batch * 2
     assert step_s(job, **{"train.global_batch": longer}) > base
     assert step_s(job, **{"model.layers": job.model.layers * 2}) >= base
-    assert step_s(job, **{"model.vocab": job.model.vocab * 4}) >= base
+    # The shares of a vocabulary of one word are padding mostly: bytes may round to a few less.
+    assert step_s(job, **{"model.vocab": job.model.vocab * 4}) >= base * (1 - 1e-5)
 
 
 @examples
