@@ -48,6 +48,7 @@ def lose_one(job: Path, out: Path, *options: str, nodes: int, at_step: int, time
             name=NAME,
             strike=lambda: cluster.kill_node(NODE, name=NAME),
             at_step=at_step,
+            min_nodes=nodes - 1,  # else one that is slow to meet again is left behind
             timeout_s=timeout_s,
         )
         found = cluster.find(NAME)

@@ -101,17 +101,20 @@ def run_testbed(
     name: str,
     strike: Callable[[], None],
     at_step: int,
+    min_nodes: int = 1,
     max_restarts: int = 5,
     timeout_s: float = 180.0,
 ) -> tuple[int, tuple[str, ...]]:
-    """Train on a testbed's nodes, elastically, and call ``strike`` once ``at_step`` steps are done."""
+    """Train on a testbed's nodes, on ``min_nodes`` at least; call ``strike`` once ``at_step`` steps are done."""
     said: list[str] = []
     codes: list[int] = []
     words = ["-m", "pdtlib.train", str(job), "--out", str(out), *options]
 
     def train() -> None:
         codes.append(
-            testbed_launch.run(words, name=name, min_nodes=1, max_restarts=max_restarts, say=said.append)
+            testbed_launch.run(
+                words, name=name, min_nodes=min_nodes, max_restarts=max_restarts, say=said.append
+            )
         )
 
     thread = threading.Thread(target=train, daemon=True)

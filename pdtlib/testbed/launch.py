@@ -28,7 +28,7 @@ OVER = "RendezvousClosedError"
 POLL_S = 0.1
 SETTLE_S = 0.5
 PATIENCE = {
-    "last_call_timeout": 2,  # seconds for stragglers once enough nodes are there
+    "last_call_timeout": 5,  # seconds for stragglers once enough nodes are there
     "keep_alive_interval": 1,
     "keep_alive_max_attempt": 3,  # a node that is silent for 3 s is lost
     "join_timeout": 120,
