@@ -15,7 +15,7 @@ JOBS ?= 2
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help environment book pdf epub test test-targets test-slurm matrix mutants layouts dryruns serve lab check format notebooks browser clean
+.PHONY: help environment book pdf epub test test-targets test-slurm matrix mutants layouts dryruns bench bench-short serve lab check format notebooks browser clean
 
 help:
 	@echo "make book        the site, in _build/html (every notebook is executed)"
