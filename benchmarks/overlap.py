@@ -3,10 +3,11 @@
     python benchmarks/overlap.py [--ranks 2] [--ms 40] [--mb 8] [--rounds 5] [--out FILE]
 
 A block's computation is a sleep, as if it ran on an accelerator: ``--ms`` forwards, twice that backwards.
-Each of eight blocks has ``--mb`` MB of parameters. A round is a step with sleeps and one without; what
-the second takes is communication, and the share of it by which the first is shorter than both parts one
-after the other is hidden: (computation + communication - step) / communication. pdtlib's stages, torch's
-DDP and FSDP in turn; medians over the rounds.
+Each of eight blocks has ``--mb`` MB of parameters. A round is a step with sleeps and one without, beside the
+bare model on the same ranks, which sends nothing. What a step without sleeps takes longer than the bare
+model's is communication; what a step with sleeps takes longer is the exposed part of it, the rest is hidden.
+Copies into buckets and memory that is taken from the system count as communication. pdtlib's stages, torch's
+DDP and FSDP; medians over the rounds.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from pdtlib.engine.dist import spawn
 from pdtlib.engine.mesh import build_mesh
 
 BLOCKS = 8
+BARE = "bare model"
 CONTENDERS = (
     "pdtlib DDP", "pdtlib ZeRO-1", "pdtlib ZeRO-2", "pdtlib ZeRO-3", "torch DDP", "torch FSDP2, no reshard",
     "torch FSDP2, reshard",
@@ -81,6 +83,8 @@ class Model(nn.Module):
 
 def wrapped(name: str, model: Model) -> tuple[nn.Module, Callable[[], Any], Callable[[], Any]]:
     """(the module to call, what ends its backward pass, what forgets its gradients)."""
+    if name == BARE:
+        return model, lambda: None, model.zero_grad
     if name.startswith("pdtlib"):
         stage = 0 if name == "pdtlib DDP" else int(name[-1])
         replica = data_parallel(model, build_mesh().group("dp"), stage=stage)
@@ -116,18 +120,25 @@ def run(options: dict[str, Any], name: str) -> list[tuple[float, float]]:
     return [(step(options["ms"] / 1000), step(0.0)) for _ in range(options["rounds"])]
 
 
-def measure(options: dict[str, Any], name: str) -> dict[str, Any]:
-    """One contender; a step takes as long as its slowest rank's."""
+def seconds(options: dict[str, Any], name: str) -> tuple[float, float]:
+    """Medians of a step with sleeps and of one without; a step takes as long as its slowest rank's."""
     ranks = spawn(run, options["ranks"], options, name, timeout_s=300, group_timeout_s=120)
     rounds = [tuple(max(times) for times in zip(*found, strict=True)) for found in zip(*ranks, strict=True)]
-    compute_s = BLOCKS * 3 * options["ms"] / 1000
-    step_s, comm_s = (statistics.median(times) for times in zip(*rounds, strict=True))
+    with_sleeps, without = (statistics.median(times) for times in zip(*rounds, strict=True))
+    return with_sleeps, without
+
+
+def measure(options: dict[str, Any], name: str, bare: tuple[float, float]) -> dict[str, Any]:
+    """One contender beside the bare model."""
+    step_s, busy_s = seconds(options, name)
+    communication_s, exposed_s = busy_s - bare[1], step_s - bare[0]
     return {
         "contender": name,
-        "compute_s": compute_s,
-        "communication_s": comm_s,
         "step_s": step_s,
-        "hidden": (compute_s + comm_s - step_s) / comm_s,
+        "bare_step_s": bare[0],
+        "communication_s": communication_s,
+        "exposed_s": exposed_s,
+        "hidden": 1 - exposed_s / communication_s,
     }
 
 
@@ -143,8 +154,9 @@ def main() -> None:
     about = {key: options[key] for key in ("ranks", "ms", "mb", "rounds")}
     about |= {"date": datetime.date.today().isoformat(), "cores": os.cpu_count(), "torch": torch.__version__}
     rows = []
+    bare = seconds(options, BARE)
     for name in options["only"].split(";") if options["only"] else CONTENDERS:
-        rows.append(measure(options, name))
+        rows.append(measure(options, name, bare))
         print(
             f"{name:<26} step {rows[-1]['step_s'] * 1000:6.0f} ms  hidden {rows[-1]['hidden']:.0%}",
             flush=True,

@@ -1,12 +1,13 @@
 """pdtlib beside what a user would pick instead: same model, same bytes, same machine, in turn.
 
-    python benchmarks/peers.py [--short] [--rows zero3,tp] [--worlds 2,4] [--minutes 38] [--out DIR]
+    python benchmarks/peers.py [--short] [--add] [--rows zero3,tp] [--worlds 2,4] [--minutes 38] [--out DIR]
 
 Every contender of a row is a set of processes of its own that stays alive; a round lets each of them do a
 few steps, one contender after the other, while the others sleep. So all of them meet the same moods of the
 machine, and ratios are taken within a round. Losses of every step are compared with one process: a fast wrong
 answer does not count. Bytes on the wire are read from the loopback interface, in a network namespace of its
-own where the system allows one. Writes ``peers-cpu.json`` and ``.md`` (or ``peers-cuda``).
+own where the system allows one. Writes ``peers-cpu.json`` and ``.md`` (or ``peers-cuda``). With ``--add`` the
+rows of that report stay: it goes on with those that it lacks, or measures the chosen ones again.
 """
 
 from __future__ import annotations
@@ -185,9 +186,17 @@ def in_own_network() -> bool:
     return os.execvp("unshare", [*unshare, sys.executable, *sys.argv])
 
 
+def earlier(out: Path, *, device: str) -> dict[str, Any]:
+    """The report in ``out``; empty if there is none."""
+    path = out / f"peers-{device}.json"
+    report: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return report
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="pdtlib beside its peers, in turn")
     parser.add_argument("--short", action="store_true", help="fewer contenders and rounds: under 5 minutes")
+    parser.add_argument("--add", action="store_true", help="keep the rows of the report that is there")
     parser.add_argument("--rows", default="", help="kinds of rows, such as zero3,tp (default: all)")
     parser.add_argument("--worlds", default="", help="numbers of ranks, such as 2,4 (default: all)")
     parser.add_argument(
@@ -210,23 +219,29 @@ def main() -> None:
     kinds = options.rows.split(",") if options.rows else None
     worlds = [int(world) for world in options.worlds.split(",")] if options.worlds else None
     began, longest = time.monotonic(), 0.0
-    records: list[dict[str, Any]] = []
-    left_out: list[str] = []
-    for row in rows(short=options.short, model=options.model):
-        if (kinds and row.name.split(",")[0] not in kinds) or (worlds and row.world not in worlds):
+    report = earlier(options.out, device=options.device) if options.add else {}
+    records: list[dict[str, Any]] = report.get("rows", [])
+    about["runs"] = report.get("about", {}).get("runs", 0) + 1
+    there = list(dict.fromkeys(record["row"] for record in records))
+    offered = list(rows(short=options.short, model=options.model))
+    order = [*(row.name for row in offered), *there]
+    for row in offered:
+        chosen = (not kinds or row.name.split(",")[0] in kinds) and (not worlds or row.world in worlds)
+        if not chosen or (row.name in there and not kinds and not worlds):
             continue
         at = time.monotonic()
         if at - began + longest > 60 * minutes:
-            left_out.append(row.name)
             continue
         print(f"{row.name} ({at - began:.0f} s)", file=sys.stderr, flush=True)
         found = measure(row, rounds=about["rounds"], steps=options.steps, device=options.device)
         longest = max(longest, time.monotonic() - at)
-        records += found
+        records = [record for record in records if record["row"] != row.name] + found
+        records.sort(key=lambda record: order.index(record["row"]))  # stable: contenders keep their order
         for record in found:
             print(f"  {record['name']:<60} {record.get('ratio_to_best_peer')}", file=sys.stderr, flush=True)
-        write(options.out, records, device=options.device, about=about)
-    write(options.out, records, device=options.device, about=about, left_out=left_out)
+        measured = {record["row"] for record in records}
+        left_out = [name for name in order if name not in measured]
+        write(options.out, records, device=options.device, about=about, left_out=left_out)
 
 
 if __name__ == "__main__":

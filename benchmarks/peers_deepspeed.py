@@ -64,6 +64,7 @@ def pipeline(task: Task) -> Contender:
         task.build(layers=range(number, number + 1), first=number == 0, last=number == last)
         for number in range(last + 1)
     ]
+    deepspeed.init_distributed()
     module = PipelineModule(
         layers=parts, loss_fn=mean_loss, num_stages=task.world, partition_method="uniform"
     )

@@ -117,7 +117,7 @@ def write(
         "torch": torch.__version__,
         "python": platform.python_version(),
         **about,
-        "rows_left_out_for_time": list(left_out),
+        "rows_left_out": list(left_out),
     }
     (out / f"peers-{device}.json").write_text(
         json.dumps({"about": about, "rows": list(records)}, indent=1) + "\n"
@@ -126,12 +126,13 @@ def write(
         "# pdtlib beside its peers",
         "",
         f"{about['date']}, {about['processors']}, torch {about['torch']}, {about['rounds']} rounds of "
-        f"{about['steps_in_a_round']} steps; load average at the start: {about['load_at_start']:.1f}.",
+        f"{about['steps_in_a_round']} steps; load average at the start: {about['load_at_start']:.1f}; "
+        f"measured in {about['runs']} run{'s' if about['runs'] > 1 else ''} of the program.",
         "",
         LEGEND,
     ]
     if left_out:
-        lines += ["", f"Not measured, for time: {'; '.join(left_out)}."]
+        lines += ["", f"Not measured: {'; '.join(left_out)}."]
     for row in dict.fromkeys(record["row"] for record in records):
         lines += ["", f"## {row}", "", HEADER]
         lines += [_line(record) for record in records if record["row"] == row]

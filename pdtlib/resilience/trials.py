@@ -105,7 +105,7 @@ def run_testbed(
     max_restarts: int = 5,
     timeout_s: float = 180.0,
 ) -> tuple[int, tuple[str, ...]]:
-    """Train on a testbed's nodes, on ``min_nodes`` at least; call ``strike`` once ``at_step`` steps are done."""
+    """Train on ``min_nodes`` or more nodes of a testbed; call ``strike`` once ``at_step`` steps are done."""
     said: list[str] = []
     codes: list[int] = []
     words = ["-m", "pdtlib.train", str(job), "--out", str(out), *options]

@@ -58,8 +58,11 @@ def skip_gathers_of(phase_to_skip: str) -> Callable[..., Pending]:
     return start
 
 
-def undivided(tensor: torch.Tensor, divisor: float) -> torch.Tensor:
-    return tensor
+add_divided = flat.Flat.add_gradient
+
+
+def add_undivided(self: flat.Flat, index: int, grad: torch.Tensor) -> None:
+    add_divided(self, index, grad * self.num_replicas)
 
 
 def loss_of_a_mean(self: loss.TokenMean, token_loss_sum: torch.Tensor) -> torch.Tensor:
@@ -79,7 +82,7 @@ def mutants() -> dict[str, tuple[tuple[int, ...], list[Patch]]]:
         "gathers in forward": ((3,), [(units, "start_all_gather", skip_gathers_of("forward"))]),
         "gathers in backward": ((3,), [(units, "start_all_gather", skip_gathers_of("backward"))]),
         "sum of the gradient norm": (sharded, [(clip, "start_all_reduce", skip_in_place)]),
-        "division by the group's size": (every, [(torch.Tensor, "div_", undivided)]),
+        "division by the group's size": (every, [(flat.Flat, "add_gradient", add_undivided)]),
         "sum of token counts": (every, [(loss, "all_reduce", skip_new)]),
         "undoing of the mean over ranks": (every, [(loss.TokenMean, "loss", loss_of_a_mean)]),
     }

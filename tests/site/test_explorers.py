@@ -23,6 +23,7 @@ PICKED = [
     if case[1]["data-explorer"] in catalog.IDS
     and PICK in catalog.get(case[1]["data-explorer"]).view_of().figure["layout"].get("meta", {})
 ] or EXPLORERS[:1]
+PAGES = {path: [case for case in EXPLORERS if case[0] == path] for path, _ in EXPLORERS}
 NO_PYTHON = {"refused": ["/vendor/pyodide/", "/vendor/pdt/pdtlib.zip"]}
 # When the state attribute was set again after the last input, in milliseconds.
 STOPWATCH = """(root) => {
@@ -53,6 +54,10 @@ class OnPage:
 
     def open(self):
         self.visit.open(self.path)
+        return self.ready()
+
+    def ready(self):
+        """Wait for the explorer on a page that is open, and scroll to it."""
         self.page.wait_for_selector(f'[data-key="{self.key}"][data-alive]')
         self.page.wait_for_load_state("networkidle")  # the table has come
         self.root.scroll_into_view_if_needed()
@@ -248,26 +253,33 @@ def test_the_first_move_of_each_control_is_answered_from_the_table(visit, case, 
     record_property(f"ms: first move from the table, {on.explorer.id}", times)
 
 
-@pytest.mark.parametrize("case", EXPLORERS, ids=case_id)
-def test_a_second_move_is_computed_in_the_browser_and_kept_in_the_address(visit, case, record_property):
-    """Several controls moved at once: not in the table, so Pyodide answers; a reload shows the same state."""
-    on = OnPage(visit, case).open()
-    live = move_beyond_the_table(on)
-    if not live:  # then the table holds everything there is to show
-        every = prod(len(control.moves()) for control in on.explorer.controls)
-        assert len(on.prepared()) == every
-    answered = ("live", "error") if live else ("table", "error")
-    assert on.check() in answered
-    assert on.visit.python_requests() or not live
-    assert all("/vendor/" in path for path in on.visit.python_requests())
-    before, state = on.shown(), on.state()
-    times = on.root.evaluate("(root) => root.times")
-    record_property(f"ms: moves that start or use Python, {on.explorer.id}", times)
-    on.page.reload()
-    on.page.wait_for_selector(f'[data-key="{on.key}"][data-alive]')
-    assert on.state() == state
-    assert on.check() in answered
-    assert on.shown() == before
+@pytest.mark.parametrize("path", PAGES)
+def test_second_moves_are_computed_in_the_browser_and_kept_in_the_address(visit, path, record_property):
+    """Several controls moved at once: not in the table, so Pyodide answers; a reload shows the same states.
+
+    All explorers of a page are moved, one after the other: Python starts once for them.
+    """
+    visit.open(path)
+    moved = []
+    for case in PAGES[path]:
+        on = OnPage(visit, case).ready()
+        live = move_beyond_the_table(on)
+        if not live:  # then the table holds everything there is to show
+            every = prod(len(control.moves()) for control in on.explorer.controls)
+            assert len(on.prepared()) == every
+        answered = ("live", "error") if live else ("table", "error")
+        assert on.check() in answered, on.key
+        assert on.visit.python_requests() or not live
+        times = on.root.evaluate("(root) => root.times")
+        record_property(f"ms: moves that start or use Python, {on.explorer.id}", times)
+        moved.append((on, on.shown(), on.state(), answered))
+    assert all("/vendor/" in path for path in visit.python_requests())
+    visit.page.reload()
+    for on, before, state, answered in moved:
+        on.ready()
+        assert on.state() == state, on.key
+        assert on.check() in answered, on.key
+        assert on.shown() == before, on.key
     assert visit.blocked == []
     assert visit.errors == []
 

@@ -8,6 +8,7 @@ from launching import train_on, write_job
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pdtlib.engine.training.run_dir import read_job
+from pdtlib.engine.training.spread import slowest
 from pdtlib.observe.shares import read_perfetto
 from pdtlib.plan.flops import model_flops_per_step
 from pdtlib.plan.step_shares import steps_of
@@ -46,6 +47,21 @@ def test_shares_are_those_of_the_spans(run: Path) -> None:
         assert line["data_share"] == pytest.approx(step.data_s / line["time_s"], abs=1e-3)
         assert line["data_share"] == pytest.approx(step.data_s / line["time_s"], rel=0.01, abs=1e-4)
         assert line["bubble_share"] > 0 < line["comm_share"]
+
+
+def test_the_slowest_rank_is_named_a_step_later(run: Path) -> None:
+    steps = {rank: steps_of(spans) for rank, spans in read_perfetto(run / "trace.json").items()}
+    first, *later = lines_of(run)
+    assert first["slowest_rank"] is None
+    assert first["slowest_times"] is None
+    for number, line in enumerate(later):
+        work = [
+            one[number].step_s - one[number].bubble_s - one[number].communication_s for one in steps.values()
+        ]
+        wanted = slowest(work)
+        assert line["slowest_times"] == pytest.approx(wanted.times, rel=0.1)
+        near = max(work) < 1.02 * sorted(work)[-2]
+        assert near or line["slowest_rank"] == wanted.rank
 
 
 def test_tensorboard_shows_tokens_per_second(run: Path) -> None:

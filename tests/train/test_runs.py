@@ -104,7 +104,7 @@ def test_the_run_directory_is_complete(runs: dict[tuple[int, int], Path], layout
     assert load(out / "job.json") == replace(job, {"hardware.n_gpus": ranks, "train.zero_stage": stage})
     metrics = read_metrics(out)
     keys = ["step", "loss", "grad_norm", "tokens", "time_s", "mfu", "hfu"]
-    keys += ["comm_share", "bubble_share", "data_share"]
+    keys += ["comm_share", "bubble_share", "data_share", "slowest_rank", "slowest_times"]
     assert all(list(line) == keys for line in metrics)
     assert [line["step"] for line in metrics] == list(range(STEPS))
     assert all(0 < line["mfu"] < 1 and 0 <= line["comm_share"] < 1 for line in metrics)

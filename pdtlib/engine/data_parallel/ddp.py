@@ -156,7 +156,7 @@ class DDP(Replica):
             self._send_rest(line)
         self._wait_for_all()
         for flat in self.flats:
-            flat.average()
+            flat.complete()
 
     def _wait_for_all(self) -> None:
         for pending in self._pending:

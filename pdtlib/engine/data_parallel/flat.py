@@ -66,8 +66,8 @@ class Flat:
 
     ``params`` is the buffer that the parameters are views of. ``shard`` is this rank's part of it (``[padded
     / size]``): a view while the whole is kept, a tensor of its own after :meth:`keep_shard_only`. ``master``
-    is the shard in full precision where the parameters are held in fewer bits, else the shard itself. Sums of
-    gradients are divided by ``num_replicas``, by default the ranks of the group.
+    is the shard in full precision where the parameters are held in fewer bits, else the shard itself.
+    Gradients are divided by ``num_replicas``, by default the ranks of the group.
     """
 
     def __init__(
@@ -152,15 +152,20 @@ class Flat:
         return self.grads is not None and self.grads.allocated
 
     def add_gradient(self, index: int, grad: torch.Tensor) -> None:
-        """Add the gradient of parameter ``index`` to the whole buffer, taking its memory if necessary."""
+        """Add the gradient of parameter ``index`` to the whole buffer, taking its memory if necessary.
+
+        It is divided by ``num_replicas`` on its way, which costs nothing there, so the sum over the group
+        is the mean.
+        """
         if self.grads is None:
             self.grads = Buffer(self.slots, self.padded, dtype=self.grad_dtype, device=grad.device)
         self.grads.allocate()
+        view, share = self.grads.views[index], 1 / self.num_replicas
         if index in self._absent:
             self._absent.discard(index)
-            self.grads.views[index].copy_(grad)
+            torch.mul(grad.to(view.dtype), share, out=view)
         else:
-            self.grads.views[index].add_(grad)
+            view.add_(grad, alpha=share)
 
     def whole_gradients(self) -> torch.Tensor:
         """The whole flat gradient ``[padded]``; parameters without a gradient have zeros."""
@@ -192,16 +197,14 @@ class Flat:
         if self.grads is not None:
             self.grads.free()
 
-    def average(self) -> None:
-        """Turn the sum over the group in ``grad_shard`` into the mean; without any gradient it is zero."""
+    def complete(self) -> None:
+        """Give ``grad_shard`` memory where no gradient came in this step: it is zero then."""
         if self.grad_shard is None:
             self.grad_shard = torch.empty(
                 self.stop - self.start, dtype=self.grad_dtype, device=self.shard.device
             )
         if not self.reduced:
             self.grad_shard.zero_()
-        elif self.num_replicas > 1:
-            self.grad_shard.div_(self.num_replicas)
 
     def forget_gradients(self) -> None:
         """Begin anew: the next gradient of each parameter replaces what the buffers hold."""

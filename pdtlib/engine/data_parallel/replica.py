@@ -191,7 +191,7 @@ class Replica(nn.Module):
             self.cut.sum_partial_gradients(self.trainable)
 
     def _finish_gradients(self) -> None:
-        """For subclasses: wait for what is under way and divide."""
+        """For subclasses: wait for what is under way."""
         raise NotImplementedError
 
     def zero_grad(self, set_to_none: bool = True) -> None:

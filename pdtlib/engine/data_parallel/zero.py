@@ -74,4 +74,4 @@ class Zero2(DDP):
 
     def _finish_gradients(self) -> None:
         for flat in self.flats:
-            flat.average()
+            flat.complete()

@@ -264,7 +264,7 @@ class Zero3(Replica):
 
     def _finish_gradients(self) -> None:
         for flat in self.trainable:
-            flat.average()
+            flat.complete()
 
     def publish(self, flat: Flat) -> None:
         """A new shard: whole parameters that were left gathered are out of date."""

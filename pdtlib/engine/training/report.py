@@ -22,6 +22,7 @@ from pdtlib.engine.training.checks import Run
 from pdtlib.engine.training.failures import leave_writers_failure_to_the_loop
 from pdtlib.engine.training.pieces import Place, parts_to_write, whole
 from pdtlib.engine.training.run_dir import write_json
+from pdtlib.engine.training.spread import WorkSpread
 from pdtlib.engine.training.step import StepResult
 from pdtlib.engine.training.terminal import Terminal
 from pdtlib.observe.memory import ActivationMeter, held_bytes
@@ -40,7 +41,9 @@ class Report:
 
     ``comm_share`` is the part of rank 0's step in which it did nothing but wait for a message (exposed
     communication), but for ``bubble_share``, the part in which it waited for another pipeline stage;
-    ``data_share`` is the part in which it waited for its batch. ``mfu`` is model FLOPs
+    ``data_share`` is the part in which it waited for its batch. In the step before, ``slowest_rank`` was at
+    work, not waiting, for ``slowest_times`` as long as the median of the others (null in the first step).
+    ``mfu`` is model FLOPs
     (:func:`pdtlib.plan.flops.model_flops_per_step`) per second, over the peak of all ranks, which
     ``machine.json`` names; ``hfu`` counts what is recomputed too (``hardware_flops_per_step`` there).
     ``tokens`` are the targets of that step over all ranks, and ``time_s`` is rank 0's. Steps count from 0. In
@@ -53,6 +56,7 @@ class Report:
         self.world_size = dist.get_world_size() if dist.is_initialized() else 1
         self.timeline = Timeline(device=mesh.device)
         mesh.set_timeline(self.timeline)
+        self._spread = WorkSpread(device=mesh.device)
         self._spans: deque[list[Span]] = deque(maxlen=TRACED_STEPS)
         self._rows: list[dict[str, Any]] | None = None
         self._rows_alike = True
@@ -126,6 +130,8 @@ class Report:
         rows = self.mesh.ledger.rows()
         self._rows_alike = self._rows_alike and self._rows in (None, rows)
         self._rows = rows
+        waited_s = covered_s(spans, "wait")
+        slowest = self._spread.exchange(time_s - waited_s)
         if self.rank != 0:
             return
         bubble_s = covered_s(spans, "wait pp")
@@ -137,9 +143,11 @@ class Report:
             "time_s": time_s,
             "mfu": self._flops_share / time_s,
             "hfu": self._recomputing * self._flops_share / time_s,
-            "comm_share": (covered_s(spans, "wait") - bubble_s) / time_s,
+            "comm_share": (waited_s - bubble_s) / time_s,
             "bubble_share": bubble_s / time_s,
             "data_share": covered_s(spans, "data") / time_s,
+            "slowest_rank": slowest.rank if slowest else None,
+            "slowest_times": slowest.times if slowest else None,
         }
         self._metrics.write(json.dumps(metrics, allow_nan=False) + "\n")
         self._metrics.flush()
@@ -153,6 +161,7 @@ class Report:
 
     def close(self, *, steps_done: int) -> None:
         """Gather what every rank measured; write ledger.json, memory.json and trace.json; close all files."""
+        self._spread.finish()
         mine = {
             "rank": self.rank,
             "place": self.mesh.place,
