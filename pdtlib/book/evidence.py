@@ -17,6 +17,7 @@ from typing import Any
 
 from pdtlib.book.tables import Table
 
+ROOT = Path(__file__).parents[2]
 RESULTS = Path("benchmarks/results")
 PEERS = RESULTS / "peers-cpu.json"
 NOT_MEASURED = "not measured in this copy"
@@ -117,6 +118,34 @@ def peers_about(path: Path) -> str:
     )
 
 
+def convergence(root: Path = ROOT) -> Table:
+    """Held-out losses of ``async.json``: a row for each way of training, a column for a number of steps."""
+    path = root / RESULTS / "async.json"
+    if not path.exists():
+        return Table(f"Asynchronous training: {NOT_MEASURED}", ("",), [])
+    report = json.loads(path.read_text(encoding="utf-8"))
+    steps = [point["steps"] for point in report["rows"][0]["curve"]]
+    rows = []
+    for row in report["rows"]:
+        curve = row["curve"]
+        old = f"{curve[-1]['staleness_mean']:.1f}" if "staleness_mean" in curve[-1] else ""
+        rows.append((_way(row), *(f"{point['held_out_loss']:.3f}" for point in curve), old))
+    setting = report["setting"]
+    caption = (
+        f"Loss of text that no training has seen, {setting['untrained']:.3f} before: {setting['params']:,} "
+        f"parameters, {setting['workers']} processes"
+    )
+    return Table(caption, ("", *(f"after {n} steps" for n in steps), "staleness"), rows)
+
+
+def _way(row: dict[str, Any]) -> str:
+    if row["method"] == "server":
+        bound = {None: "no bound", 0: "in step"}.get(row["bound"], f"at most {row['bound']} ahead")
+        return f"parameter server, {bound}"
+    name = {"synchronous": "synchronous", "local-sgd": "local SGD", "diloco": "DiLoCo"}[row["method"]]
+    return name if row["every"] == 1 else f"{name}, a meeting every {row['every']} steps"
+
+
 def reports(root: Path) -> Table:
     """What each report of ``benchmarks/results`` says, with its date and commit."""
     rows = []
@@ -203,6 +232,31 @@ def _asynchronous(report: dict[str, Any]) -> str:
     return f"held-out loss after {steps} steps: {last['synchronous'][0]:.2f}, at most {worst:.2f} otherwise"
 
 
+def _schedules(report: dict[str, Any]) -> str:
+    worst: dict[str, tuple[float, str]] = {}
+    for row in report["rows"]:
+        if row["ratio"] is not None:
+            one = (row["ratio"], row["schedule"])
+            worst[row["executor"]] = max(one, worst.get(row["executor"], one))
+    said = ", ".join(f"{executor} {ratio:.3f} ({name})" for executor, (ratio, name) in worst.items())
+    return f"a step over the simulator's, at most: {said}"
+
+
+def _overlap(report: dict[str, Any]) -> str:
+    said = ", ".join(f"{row['contender']} {_percent(row['hidden'], '.0%')}" for row in report["rows"])
+    return f"hidden: {said}"
+
+
+def _product(report: dict[str, Any]) -> str:
+    starts = {row["command"]: row["wall_s"] for row in report["start_up"]}
+    said = f"pdt predict --help {1e3 * starts['pdt predict --help']:.0f} ms"
+    if pages := [page for page in report.get("pages", ()) if page["explorers"]]:
+        weight = max(page["loaded_gzip_bytes"] for page in pages)
+        wait = max(page["interactive_s"] for page in pages)
+        said += f"; a page with explorers loads {weight / 1e6:.1f} MB and answers after {wait:.1f} s, at most"
+    return said
+
+
 REPORTS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "matrix.json": ("models, layouts and settings trained, against one process", _matrix),
     "mutants.json": ("one message or division of the engine removed: does a test fail?", _mutants),
@@ -212,4 +266,7 @@ REPORTS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "placement.json": ("tensor parallelism across nodes and inside, against the plan", _placement),
     "async.json": ("asynchronous and local-update training, beside synchronous training", _asynchronous),
     "bubbles.json": ("bubbles of sleeping stages, against the simulator", _bubbles),
+    "schedules.json": ("executors on sleeping stages, against the simulator", _schedules),
+    "overlap.json": ("communication that data parallelism hides behind sleeping computation", _overlap),
+    "product.json": ("what the command line and the pages cost", _product),
 }

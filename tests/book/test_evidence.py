@@ -77,6 +77,31 @@ REPORTS: dict[str, tuple[dict[str, Any], str]] = {
         {"rows": [{"schedule": "1f1b", "points": -2.5}, {"schedule": "gpipe", "points": 1.0}]},
         "2 schedules, at most 2.5 points off (1f1b)",
     ),
+    "schedules.json": (
+        {
+            "rows": [
+                {"schedule": "gpipe", "executor": "ours", "ratio": 1.02},
+                {"schedule": "1f1b", "executor": "ours", "ratio": 1.03},
+                {"schedule": "zb", "executor": "theirs", "ratio": 1.05},
+                {"schedule": "unknown to the simulator", "executor": "theirs", "ratio": None},
+            ]
+        },
+        "a step over the simulator's, at most: ours 1.030 (1f1b), theirs 1.050 (zb)",
+    ),
+    "overlap.json": (
+        {"rows": [{"contender": "ours", "hidden": 0.75}, {"contender": "theirs", "hidden": 0.5}]},
+        "hidden: ours 75\N{NO-BREAK SPACE}%, theirs 50\N{NO-BREAK SPACE}%",
+    ),
+    "product.json": (
+        {
+            "start_up": [{"command": "pdt predict --help", "wall_s": 0.125}],
+            "pages": [
+                {"explorers": 2, "loaded_gzip_bytes": 1.2e6, "interactive_s": 1.5},
+                {"explorers": 0, "loaded_gzip_bytes": 9e6, "interactive_s": 9.0},
+            ],
+        },
+        "pdt predict --help 125 ms; a page with explorers loads 1.2 MB and answers after 1.5 s, at most",
+    ),
 }
 
 
@@ -113,6 +138,29 @@ def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
     assert {row[2] for row in rows} == {evidence.NOT_MEASURED}
     assert evidence.peers(tmp_path / evidence.PEERS) == []
     assert evidence.NOT_MEASURED in evidence.peers_about(tmp_path / evidence.PEERS)
+
+
+def test_convergence_has_a_row_for_each_way_of_training(tmp_path: Path) -> None:
+    assert evidence.NOT_MEASURED in evidence.convergence(tmp_path).caption
+    points = [{"steps": 50, "held_out_loss": 3.5}, {"steps": 100, "held_out_loss": 2.25}]
+    late = [{**point, "staleness_mean": 1.96} for point in points]
+    ways: list[dict[str, Any]] = [
+        {"method": "synchronous", "every": 1, "curve": points},
+        {"method": "diloco", "every": 10, "curve": points},
+        *({"method": "server", "bound": bound, "curve": late} for bound in (None, 2, 0)),
+    ]
+    put(tmp_path, "async.json", {"setting": {"untrained": 5.5, "params": 1234, "workers": 4}, "rows": ways})
+    table = evidence.convergence(tmp_path)
+    assert "5.500 before: 1,234 parameters" in table.caption
+    assert [row[0] for row in table.rows] == [
+        "synchronous",
+        "DiLoCo, a meeting every 10 steps",
+        "parameter server, no bound",
+        "parameter server, at most 2 ahead",
+        "parameter server, in step",
+    ]
+    assert table.rows[1][1:] == ("3.500", "2.250", "")
+    assert table.rows[2][1:] == ("3.500", "2.250", "2.0")
 
 
 @pytest.mark.parametrize("name", sorted(evidence.REPORTS))

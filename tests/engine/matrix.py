@@ -7,6 +7,7 @@ are not run again, so what time did not suffice for can follow later.
 """
 
 import argparse
+import faulthandler
 import gc
 import json
 import platform
@@ -29,6 +30,8 @@ from matrix_run import Reference, one_process, reference_key, run
 from pdtlib.engine.dist import RankError, spawn
 
 SEED = 0
+STUCK_S = 90.0
+"""A rank that is in a case for so long says on stderr where it stands."""
 TOGETHER = 30
 """Cases that one set of processes runs; one that breaks off takes the others of its set with it."""
 
@@ -52,6 +55,7 @@ def run_all(
     gc.freeze()  # what torch has imported is not looked through again after every case
     found: list[list[str] | None] = []
     for case in cases:
+        faulthandler.dump_traceback_later(STUCK_S)
         late = torch.tensor(time.time() > stop)
         if dist.is_initialized():
             dist.broadcast(late, 0)
@@ -65,6 +69,7 @@ def run_all(
                 raise RuntimeError(f"in case {name_of(case)}") from sys.exception()
             found.append([traceback.format_exc()])
         end_groups()
+    faulthandler.cancel_dump_traceback_later()
     return found, time.process_time()
 
 

@@ -263,6 +263,7 @@ class Zero3(Replica):
         yield
 
     def _finish_gradients(self) -> None:
+        self._free_all()  # what was kept for a part that had no pass in this step
         for flat in self.trainable:
             flat.complete()
 
