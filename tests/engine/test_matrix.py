@@ -7,6 +7,14 @@ import pytest
 pytestmark = pytest.mark.timeout(900)
 
 
+FOUND = [
+    # Cases like those in which the whole matrix has found a fault, and which the part would not run.
+    # One micro-batch goes through one direction only; the other's tied embedding was gathered and kept.
+    {"model": "odd", "dp": 2, "tp": 1, "pp": 2, "cp": 1, "ep": 1, "zero": "3 kept", "sequence": False,
+     "schedule": "dualpipe", "recompute": "none", "micro_batches": 1, "context": "none", "order": "article"},
+]  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def everything() -> list[matrix_cases.Case]:
     return list(matrix_cases.every())
@@ -27,6 +35,7 @@ def test_every_pair_is_covered(everything: list[matrix_cases.Case], chosen: list
 
 
 def test_chosen_cases_equal_one_process_and_the_plan(chosen: list[matrix_cases.Case]) -> None:
-    verdicts = matrix.check(chosen, seconds=600)
+    assert all(map(matrix_cases.valid, FOUND))
+    verdicts = matrix.check([*chosen, *FOUND], seconds=600)
     assert {name: found for name, found in verdicts.items() if found != []} == {}
-    assert len(verdicts) == len(chosen)
+    assert len(verdicts) == len(chosen) + len(FOUND)
