@@ -64,6 +64,7 @@ TESTS: dict[str, list[str]] = {
     "pdtlib/engine/training/loop.py": [f"{TRAIN}variants.py::test_the_learning_rate_rises_over_warm_up"],
     "pdtlib/engine/training/report.py": [f"{TRAIN}report.py"],
     "pdtlib/engine/training/saver.py": [f"{TRAIN}saver.py"],
+    "pdtlib/engine/training/spread.py": [f"{TRAIN}spread.py"],
     "pdtlib/engine/training/": [*EXPERTS, f"{ENGINE}parallelize.py"],
 }
 
