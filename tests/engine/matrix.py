@@ -74,10 +74,14 @@ def run_all(
 
 
 def end_groups() -> None:
-    """Destroy the groups of a case, each of which has threads of its own that would run on."""
+    """Destroy the groups of a case, each of which has threads of its own that would run on.
+
+    A group that was made by its own ranks alone stays: torch names it by a hash of its ranks, so the next one
+    of the same ranks would find this one's addresses in the store, and wait for ever.
+    """
     gc.collect()
-    for group in list(dist.distributed_c10d._world.pg_map):
-        if group is not dist.group.WORLD:
+    for group, name in list(dist.distributed_c10d._world.pg_names.items()):
+        if group is not dist.group.WORLD and name.isdecimal():
             dist.destroy_process_group(group)
 
 
