@@ -138,3 +138,15 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
         main(["doctor", "--no-measure"])
     assert stop.value.code == 1
     assert "bad   GLOO_SOCKET_IFNAME: names nope0" in capsys.readouterr().out
+
+
+def test_nodes_that_cannot_talk_are_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(backend: str) -> None:
+        raise RuntimeError("Connection closed by peer\nand a long story")
+
+    monkeypatch.setattr(network, "init", fail)
+    (found,) = network.bandwidth_between({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "0"})
+    assert (found.check, found.verdict) == ("bandwidth between nodes", "bad")
+    assert found.message == "the nodes cannot talk: Connection closed by peer"
+    assert "firewall" in found.fix
+    assert list(network.bandwidth_between({"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"})) == []

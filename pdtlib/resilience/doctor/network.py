@@ -130,12 +130,22 @@ def bandwidth_between(env: Mapping[str, str]) -> Iterator[Finding]:
     ranks, here = int(env.get("WORLD_SIZE", "1")), int(env.get("LOCAL_WORLD_SIZE", "1"))
     if ranks == here:
         return
-    init("gloo")
-    first_of_nodes = dist.new_group(range(0, ranks, here), backend="gloo")
-    if env.get("LOCAL_RANK") == "0":
-        fix = "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the fastest interface; look at its cable"
-        yield _rated("bandwidth between nodes", ranks // here, _all_reduce_s(first_of_nodes), fix)
-    shutdown()
+    check = "bandwidth between nodes"
+    try:
+        init("gloo")
+        first_of_nodes = dist.new_group(range(0, ranks, here), backend="gloo")
+        if env.get("LOCAL_RANK") == "0":
+            fix = "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the fastest interface; look at its cable"
+            yield _rated(check, ranks // here, _all_reduce_s(first_of_nodes), fix)
+        dist.barrier()  # who leaves early closes connections that others are still opening
+    except RuntimeError as error:
+        message = f"the nodes cannot talk: {str(error).strip().splitlines()[0]}"
+        fix = (
+            "look at the findings on interfaces and the rendezvous; let the nodes' ports through the firewall"
+        )
+        yield Finding(check=check, verdict="bad", message=message, fix=fix)
+    finally:
+        shutdown()
 
 
 def _rated(check: str, ranks: int, seconds: float, fix: str) -> Finding:
