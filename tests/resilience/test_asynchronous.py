@@ -1,6 +1,8 @@
 """Asynchronous and local-update training, on the real corpus and beside synchronous training."""
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 import torch.distributed as dist
@@ -13,6 +15,7 @@ from pdtlib.resilience.asynchronous import local, server
 from pdtlib.resilience.asynchronous.server import stale_limit
 from pdtlib.resilience.asynchronous.task import Task
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(600)
 JOB = {
     "model": {"layers": 1, "hidden": 32, "heads": 2, "vocab": 256, "seq": 32},
@@ -138,3 +141,21 @@ def test_wrong_calls_are_refused() -> None:
     assert ranks.startswith("ranks=1")
     assert method.startswith("method='gossip': valid are synchronous, local-sgd, diloco")
     assert every.startswith("every=3: valid are divisors of steps=4")
+
+
+def test_convergence_beside_synchronous_training() -> None:
+    """Held-out losses of 50 to 200 steps on the real corpus; benchmarks/asynchronous.py writes the report."""
+    report = json.loads((ROOT / "benchmarks" / "results" / "async.json").read_text())
+    rows = {(row["method"], row.get("every"), row.get("bound")): row["curve"] for row in report["rows"]}
+    synchronous = rows["synchronous", 1, None]
+    assert {method for method, _, _ in rows} == {"synchronous", "local-sgd", "diloco", "server"}
+    for key, curve in rows.items():
+        losses = [point["held_out_loss"] for point in curve]
+        assert [point["steps"] for point in curve] == [point["steps"] for point in synchronous]
+        assert losses == sorted(losses, reverse=True), f"{key} does not learn all the time"
+        assert losses[-1] < report["setting"]["untrained"] - 2
+        ahead = [point["held_out_loss"] for point in synchronous]
+        assert all(loss >= best for loss, best in zip(losses, ahead, strict=True)), "chapter 9 says so"
+    for bound in (0, 2):
+        limit = stale_limit(workers=report["setting"]["served"], bound=bound)
+        assert all(point["staleness_max"] <= limit for point in rows["server", None, bound])
