@@ -28,6 +28,9 @@ UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 SWITCH_ADDRESS = "10.77.0.254"
 """The switch's own address; what listens there outlives any node."""
+SWITCH_MAC = "02:00:00:00:00:fe"
+"""Else a bridge has the lowest address of its ports, and another one when that port's node loses its power:
+what the other nodes send to the switch is then lost until they ask for its address again, a minute later."""
 
 
 class NoTestbed(ValueError):
@@ -115,7 +118,7 @@ def up(name: str = "default", *, nodes: int, ranks: int, inter: str) -> Testbed:
         switch = hold_switch()
         try:
             switch.network("ip", "link", "set", "lo", "up")
-            switch.network("ip", "link", "add", "br0", "type", "bridge")
+            switch.network("ip", "link", "add", "br0", "address", SWITCH_MAC, "type", "bridge")
             switch.network("ip", "link", "set", "br0", "mtu", str(MTU_BYTES), "up")
             switch.network("ip", "address", "add", f"{SWITCH_ADDRESS}/24", "dev", "br0")
             # The second form is the address as a socket of IPv6 sees it, which is what torch asks for.

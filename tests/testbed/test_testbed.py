@@ -157,6 +157,20 @@ def test_a_run_that_fails_says_so_and_leaves_no_process(name: str) -> None:
         assert member.processes() == []
 
 
+def test_the_switch_keeps_its_address_when_nodes_are_lost(name: str) -> None:
+    """Or the nodes that are left send to one that nobody has, and an elastic run stands still."""
+    testbed = cluster.up(name, nodes=3, ranks=1, inter="200mbit")
+
+    def address() -> str:
+        shown = testbed.switch.network("ip", "-oneline", "link", "show", "br0").split()
+        return shown[shown.index("link/ether") + 1]
+
+    assert address() == cluster.SWITCH_MAC
+    for node in range(3):
+        cluster.kill_node(node, name=name)
+        assert address() == cluster.SWITCH_MAC, node
+
+
 def test_ending_the_testbed_ends_its_runs(name: str) -> None:
     testbed = cluster.up(name, nodes=1, ranks=2, inter="200mbit")
     work = [sys.executable, "-S", "-c", "import time; print('at work', flush=True); time.sleep(600)"]
