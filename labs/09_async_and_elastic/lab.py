@@ -65,6 +65,8 @@ APART = {
 WORKERS, SERVED, UPDATES, EVERY = 4, 3, 40, 10
 SLOW_S = 0.1
 PATIENCE_S = 600.0
+WATCHDOG_S = 20.0
+"""A node without power says nothing any more: who waits for its message must be told to stop."""
 BOUNDS = (None, 2, 0)
 METHODS = (("synchronous", 1), ("local-sgd", EVERY), ("diloco", EVERY))
 TITLES = {
@@ -119,7 +121,8 @@ def node(folder: Path, job: Path, reference: Path) -> dict[str, Any]:
     if reason:
         return {"possible": False, "reason": reason, "rows": []}
     out = folder / "node"
-    ended = losing_a_node.lose_one(job, out, *OPTIONS, nodes=RANKS, at_step=KILLED_IN, timeout_s=PATIENCE_S)
+    options = [*OPTIONS, "--watchdog", str(WATCHDOG_S)]
+    ended = losing_a_node.lose_one(job, out, *options, nodes=RANKS, at_step=KILLED_IN, timeout_s=PATIENCE_S)
     title = f"node {losing_a_node.NODE} of {RANKS} is killed, the others go on"
     report = _compared(title, out, reference, ended.code, killed=ended.down, exact=False)
     rows = [

@@ -1,7 +1,8 @@
 """A node that loses its power: three nodes of one worker each, in the testbed, of which one is killed.
 
-The nodes are namespaces of this machine with a slow network between them (``pdt testbed``). torchrun's agents
-see that one of them is silent, agree on who is left, and start the workers again from the last checkpoint.
+The nodes are namespaces of this machine with a slow network between them (``pdt testbed``). Workers that wait
+for the lost node see their connections end or, if not even that was sent, are ended by the watchdog.
+torchrun's agents agree on who is left and start the workers again from the last checkpoint.
 """
 
 from __future__ import annotations

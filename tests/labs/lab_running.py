@@ -17,7 +17,7 @@ import pytest
 from pdtlib.book import lab as labs
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 240
+TIMEOUT_S = 480.0  # several times what a loaded machine needs
 
 
 def run(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
