@@ -83,6 +83,25 @@ def test_16_bits_stay_near_32(tmp_path: Path, precision: str) -> None:
         assert losses(2, job, tmp_path / name, *changes) == pytest.approx(expected, rel=4e-3)
 
 
+EVEN = ("model.heads=4", "model.kv_heads=2", "model.hidden=32", "model.ffn=52")  # sizes that divide
+LAYOUTS = {
+    "tp": (2, ("parallel.tp=2", "train.sequence_parallel=true")),
+    "pp": (2, ("parallel.pp=2", "parallel.schedule=zb-h1", "train.micro_batch=2")),
+    "cp": (2, ("parallel.cp=2",)),
+    "tp and pp": (4, ("parallel.tp=2", "parallel.pp=2", "train.micro_batch=2")),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_bf16_stays_near_fp32_in_every_kind_of_layout(tmp_path: Path, name: str) -> None:
+    """The full matrix compares in float64; sums over ranks and messages in 16 bits stay within bf16's error."""
+    job, (ranks, layout) = write_job(tmp_path), LAYOUTS[name]
+    expected = losses(1, job, tmp_path / "alone", *EVEN)
+    found = losses(ranks, job, tmp_path / "16", *EVEN, "train.precision=bf16", *layout)
+    assert found == pytest.approx(expected, rel=4e-3)
+    assert found != expected
+
+
 def test_the_learning_rate_rises_over_warm_up() -> None:
     settings = loads(GPT).train
     rates = [warm_up(settings, step) for step in range(4)]
