@@ -71,23 +71,46 @@ def diagnose(run_dir: Path) -> list[Cause]:
     return sorted((one for one in found if one.cost >= WORTH), key=lambda one: -one.cost)
 
 
+@dataclass(frozen=True)
+class Slowest:
+    """The rank that is at work longest, its seconds of work, and the median of the others' seconds."""
+
+    rank: int
+    work_s: float
+    others_s: float
+
+    @property
+    def times(self) -> float:
+        """How many times as long as the others it works."""
+        return self.work_s / self.others_s
+
+
+def slowest(work_s: Mapping[int, float]) -> Slowest:
+    """Compare the seconds of work of two ranks or more.
+
+    >>> slowest({0: 2.0, 1: 5.0, 2: 2.0, 3: 3.0})
+    Slowest(rank=1, work_s=5.0, others_s=2.0)
+    """
+    rank = max(work_s, key=lambda rank: work_s[rank])
+    return Slowest(rank, work_s[rank], statistics.median(work_s[other] for other in work_s if other != rank))
+
+
 def _straggler(ranks: Mapping[int, Shares]) -> Iterator[Cause]:
     """The rank that does not wait while the others do; its time goes into passes or between them.
 
     Where it goes into making the batch, that is the cause and not the rank.
     """
     work = {rank: one.compute_s + one.other_s for rank, one in ranks.items()}
-    slowest = max(work, key=lambda rank: work[rank])
-    others = [work[rank] for rank in work if rank != slowest]
-    if not others or work[slowest] < SLOWER * statistics.median(others):
+    if len(work) < 2:
         return
-    excess_s = work[slowest] - statistics.median(others)
-    times = work[slowest] / statistics.median(others)
+    found = slowest(work)
+    if found.work_s < SLOWER * found.others_s:
+        return
     yield Cause(
         cause="straggler",
-        cost=excess_s / ranks[slowest].step_s,
-        evidence=f"rank {slowest} is at work {times:.1f} times as long as the median of the others",
-        fix=f"look at rank {slowest}'s machine (clocks, temperature, other processes), or leave it out",
+        cost=(found.work_s - found.others_s) / ranks[found.rank].step_s,
+        evidence=f"rank {found.rank} is at work {found.times:.1f} times as long as the median of the others",
+        fix=f"look at rank {found.rank}'s machine (clocks, temperature, other processes), or leave it out",
     )
 
 

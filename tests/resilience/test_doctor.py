@@ -145,8 +145,10 @@ def test_nodes_that_cannot_talk_are_a_finding(monkeypatch: pytest.MonkeyPatch) -
         raise RuntimeError("Connection closed by peer\nand a long story")
 
     monkeypatch.setattr(network, "init", fail)
-    (found,) = network.bandwidth_between({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "0"})
+    two_nodes = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+    (found,) = network.bandwidth_between({**two_nodes, "LOCAL_RANK": "0"})
     assert (found.check, found.verdict) == ("bandwidth between nodes", "bad")
     assert found.message == "the nodes cannot talk: Connection closed by peer"
     assert "firewall" in found.fix
+    assert list(network.bandwidth_between({**two_nodes, "LOCAL_RANK": "1"})) == [], "one of a node speaks"
     assert list(network.bandwidth_between({"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"})) == []

@@ -94,7 +94,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_bf16_stays_near_fp32_in_every_kind_of_layout(tmp_path: Path, name: str) -> None:
-    """The full matrix compares in float64; sums over ranks and messages in 16 bits stay within bf16's error."""
+    """The full matrix is in float64; sums and messages of 16 bits stay within the error of bf16."""
     job, (ranks, layout) = write_job(tmp_path), LAYOUTS[name]
     expected = losses(1, job, tmp_path / "alone", *EVEN)
     found = losses(ranks, job, tmp_path / "16", *EVEN, "train.precision=bf16", *layout)

@@ -43,11 +43,10 @@ class Report:
     communication), but for ``bubble_share``, the part in which it waited for another pipeline stage;
     ``data_share`` is the part in which it waited for its batch. In the step before, ``slowest_rank`` was at
     work, not waiting, for ``slowest_times`` as long as the median of the others (null in the first step).
-    ``mfu`` is model FLOPs
-    (:func:`pdtlib.plan.flops.model_flops_per_step`) per second, over the peak of all ranks, which
-    ``machine.json`` names; ``hfu`` counts what is recomputed too (``hardware_flops_per_step`` there).
-    ``tokens`` are the targets of that step over all ranks, and ``time_s`` is rank 0's. Steps count from 0. In
-    fp16 ``grad_norm`` is null where it overflowed.
+    ``mfu`` is model FLOPs (:func:`pdtlib.plan.flops.model_flops_per_step`) per second, over the peak of all
+    ranks, which ``machine.json`` names; ``hfu`` counts what is recomputed too (``hardware_flops_per_step``
+    there). ``tokens`` are the targets of that step over all ranks, and ``time_s`` is rank 0's. Steps count
+    from 0. In fp16 ``grad_norm`` is null where it overflowed.
     """
 
     def __init__(self, run: Run, *, mesh: Mesh, first: int, place: Place = whole) -> None:

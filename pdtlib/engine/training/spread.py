@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-
-@dataclass(frozen=True)
-class Slowest:
-    """The rank that was at work longest, and how many times as long as the median of the others."""
-
-    rank: int
-    times: float
+from pdtlib.observe.diagnosis import Slowest, slowest
 
 
 class WorkSpread:
@@ -49,15 +41,4 @@ class WorkSpread:
         work, everyone = self._pending
         work.wait()
         self._pending = None
-        return slowest([float(one) for one in everyone])
-
-
-def slowest(work_s: list[float]) -> Slowest:
-    """Compare the ranks' seconds of work, at least two.
-
-    >>> slowest([2.0, 5.0, 2.0, 3.0])
-    Slowest(rank=1, times=2.5)
-    """
-    rank = max(range(len(work_s)), key=work_s.__getitem__)
-    others = statistics.median(one for other, one in enumerate(work_s) if other != rank)
-    return Slowest(rank, work_s[rank] / others)
+        return slowest({rank: float(one) for rank, one in enumerate(everyone)})

@@ -130,20 +130,19 @@ def bandwidth_between(env: Mapping[str, str]) -> Iterator[Finding]:
     ranks, here = int(env.get("WORLD_SIZE", "1")), int(env.get("LOCAL_WORLD_SIZE", "1"))
     if ranks == here:
         return
-    check = "bandwidth between nodes"
+    check, speaks = "bandwidth between nodes", env.get("LOCAL_RANK") == "0"
     try:
         init("gloo")
         first_of_nodes = dist.new_group(range(0, ranks, here), backend="gloo")
-        if env.get("LOCAL_RANK") == "0":
+        if speaks:
             fix = "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the fastest interface; look at its cable"
             yield _rated(check, ranks // here, _all_reduce_s(first_of_nodes), fix)
         dist.barrier()  # who leaves early closes connections that others are still opening
     except RuntimeError as error:
-        message = f"the nodes cannot talk: {str(error).strip().splitlines()[0]}"
-        fix = (
-            "look at the findings on interfaces and the rendezvous; let the nodes' ports through the firewall"
-        )
-        yield Finding(check=check, verdict="bad", message=message, fix=fix)
+        if speaks:
+            message = f"the nodes cannot talk: {str(error).strip().splitlines()[0]}"
+            fix = "look at the findings on interfaces and rendezvous; open the firewall between the nodes"
+            yield Finding(check=check, verdict="bad", message=message, fix=fix)
     finally:
         shutdown()
 
