@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from pdtlib.plan.params import count
 from pdtlib.plan.reliability import local_updates
 from pdtlib.resilience.asynchronous import local, server
 from pdtlib.resilience.asynchronous.server import stale_limit
-from pdtlib.resilience.asynchronous.task import Task
+from pdtlib.resilience.asynchronous.task import FlatAdamW, Task
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(600)
@@ -84,11 +85,34 @@ def test_staleness_is_measured_and_bounded(served: list[server.Served]) -> None:
 def test_every_server_learns(
     served: list[server.Served], met: list[list[local.Met]], untrained: float
 ) -> None:
+    """How well depends on the order in which gradients arrive: without a bound, one training in ten ends 0.3
+    to 0.9 above the synchronous one."""
     assert untrained == pytest.approx(math.log(256), abs=0.3)
-    synchronous = met[0][0].held_out_loss
-    assert synchronous < untrained - 1.5
+    assert met[0][0].held_out_loss < untrained - 1.5
     for found in served:
-        assert found.held_out_loss == pytest.approx(synchronous, abs=0.4)
+        assert found.held_out_loss < untrained - 1.0
+
+
+def test_a_server_computes_what_one_process_does_in_its_order(served: list[server.Served]) -> None:
+    for found in served:
+        assert found.held_out_loss == pytest.approx(_repeated(found), abs=2e-3)
+
+
+def _repeated(found: server.Served) -> float:
+    """The loss of one process that takes gradients of old weights, in the order and as old as the server."""
+    task = Task(from_dict(JOB))
+    optimizer = FlatAdamW(task.weights(), task.job)
+    versions = [optimizer.weights.detach().clone()]
+    done = Counter[int]()
+    for sender, stale in zip(found.senders, found.staleness, strict=True):
+        task.set_weights(versions[len(versions) - 1 - stale])
+        number = sender + len(found.per_worker) * done[sender]
+        gradient, _ = task.gradient(number, first=0, count=task.job.train.global_batch)
+        done[sender] += 1
+        optimizer.step(gradient)
+        versions.append(optimizer.weights.detach().clone())
+    task.set_weights(versions[-1])
+    return task.held_out_loss()
 
 
 def test_every_method_learns_and_sends_what_was_planned(met: list[list[local.Met]], untrained: float) -> None:

@@ -26,9 +26,11 @@ STOP = -1
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """``staleness`` of every gradient in the order of application, and the ``spread`` of clocks after it."""
+    """Of every gradient in the order of application: the worker it is from (``senders``), its ``staleness``,
+    and the ``spread`` of clocks after it. Together with the job they make the training repeatable."""
 
     held_out_loss: float
+    senders: tuple[int, ...]
     staleness: tuple[int, ...]
     spread: tuple[int, ...]
     per_worker: tuple[int, ...]
@@ -69,6 +71,7 @@ def _serve(task: Task, *, workers: int, updates: int, bound: int | None) -> Serv
     began = time.monotonic()
     clocks, fetched = [0] * workers, [0] * workers
     waiting: set[int] = set()
+    senders: list[int] = []
     staleness: list[int] = []
     spread: list[int] = []
     gradient = torch.empty_like(optimizer.weights)
@@ -78,6 +81,7 @@ def _serve(task: Task, *, workers: int, updates: int, bound: int | None) -> Serv
     while running:
         sender = dist.recv(gradient) - 1
         if len(staleness) < updates:
+            senders.append(sender)
             staleness.append(len(staleness) - fetched[sender])
             optimizer.step(gradient.clone())
             clocks[sender] += 1
@@ -97,6 +101,7 @@ def _serve(task: Task, *, workers: int, updates: int, bound: int | None) -> Serv
     task.set_weights(optimizer.weights.detach())
     return Served(
         held_out_loss=task.held_out_loss(),
+        senders=tuple(senders),
         staleness=tuple(staleness),
         spread=tuple(spread),
         per_worker=tuple(clocks),
