@@ -11,6 +11,7 @@ The report is written anew after each run, so what an interrupted benchmark has 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import platform
 import random
@@ -102,7 +103,7 @@ def one(seed: int, folder: Path, *, testbed: bool) -> dict[str, Any]:
         exact=planned["fault"] not in NODES,
     )
     row = {"seed": seed, **planned, "memory_every": memory, **asdict(outcome)}
-    row["words"] = [word for word in outcome.words if "rank " in word][:3]
+    row["words"] = [word.replace(str(folder), "FOLDER") for word in outcome.words if "rank " in word][:3]
     return row
 
 
@@ -168,6 +169,7 @@ def write(path: Path, rows: list[dict[str, Any]], *, testbed: bool) -> None:
         "watchdog_s": WATCHDOG_S,
         "testbed": testbed,
         "tolerance": {"same ranks": 0.0, "other ranks": trials.TOLERANCE},
+        "made": datetime.date.today().isoformat(),
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
