@@ -9,10 +9,10 @@ import hashlib
 import re
 from typing import Any
 
-import torch
 from torch import nn
 
 from pdtlib.engine.models import Layer, Transformer
+from pdtlib.engine.tensor_parallel.random import seed_streams
 
 
 class DropoutSeeds:
@@ -38,7 +38,7 @@ class DropoutSeeds:
         def seed(module: nn.Module, args: Any) -> None:
             if module.training:
                 digest = hashlib.sha256(f"{self._key}:{place}".encode()).digest()
-                torch.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+                seed_streams(int.from_bytes(digest[:8], "little") >> 1)
 
         return seed
 

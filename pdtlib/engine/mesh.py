@@ -6,9 +6,7 @@ group 0, 8, …, 56 and the dp group 0, 64, …, 960. In Megatron's order ``pp``
 """
 
 import itertools
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,18 +50,18 @@ class Group:
         """A group of one rank, for a run without torch.distributed."""
         return cls(axis, None, (0,), 0)
 
-    @contextmanager
-    def waiting(self, name: str) -> Iterator[None]:
-        """Mark the body as exposed communication on the timeline, if there is one, and for a watchdog."""
-        self.waits = (name, time.monotonic())
-        try:
-            if self.timeline is None:
-                yield
-            else:
-                with self.timeline.span(f"wait {self.axis}", name):
-                    yield
-        finally:
-            self.waits = None
+    def isend(self, x: torch.Tensor, to: int, tag: int = 0) -> dist.Work:
+        """Start to send ``x`` to the group's rank ``to``.
+
+        ``dist.isend`` does the same after a dozen calls, which look up groups and ranks that are known here.
+        """
+        assert self.process_group is not None
+        return self.process_group.send([x], to, tag)
+
+    def irecv(self, out: torch.Tensor, source: int, tag: int = 0) -> dist.Work:
+        """Start to receive into ``out`` what the group's rank ``source`` sends."""
+        assert self.process_group is not None
+        return self.process_group.recv([out], source, tag)
 
 
 class Mesh:

@@ -7,7 +7,7 @@ replica, whose buffers hold what is left of each parameter, over dp × cp.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import nn
@@ -50,6 +50,7 @@ class Parallelized:
         """This rank's positions of tokens or targets ``[B, S]``, whose rows are those of its dp rank."""
         return self.split.take(x)
 
+    @cached_property
     def balances(self) -> list[Balance]:
         """The load-balancing losses of this rank's experts."""
         models = [module for module in self.replica.modules() if isinstance(module, Transformer)]

@@ -1,5 +1,6 @@
 """A collective between its start and its end."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,11 +26,18 @@ class Pending:
         """Return when the result is in place (on a GPU: when the current stream will wait for it)."""
         works, self._works = self._works, ()
         if works:
-            with self._group.waiting(self._name):
+            group, timeline = self._group, self._group.timeline
+            exposed = None if timeline is None else timeline.begin(f"wait {group.axis}", self._name)
+            group.waits = self._name, time.monotonic()  # for a watchdog
+            try:
                 for work in works:
                     work.wait()
+            finally:
+                group.waits = None
+                if timeline is not None:
+                    timeline.end(exposed)
             if self._token is not None:
-                self._group.timeline.end(self._token)
+                timeline.end(self._token)
         actions, self._then = self._then, []
         for action in actions:
             action()

@@ -63,7 +63,13 @@ def left_for_later(param: torch.Tensor) -> bool:
     return True
 
 
-def finish(works: list[Work]) -> None:
+def accumulate(param: torch.Tensor, grad: torch.Tensor) -> None:
+    """Add ``grad`` to ``param.grad`` as a backward pass does, hooks and all."""
+    param.backward(grad)
+
+
+@torch.no_grad()
+def finish(works: list[Work], give: Callable[[Any, torch.Tensor], None] = accumulate) -> None:
     """Compute what was left, in order, and give every parameter its gradient once.
 
     A work is forgotten as soon as it is done.
@@ -80,7 +86,7 @@ def finish(works: list[Work]) -> None:
         if to_come[key]:
             sums[key] = grad
         else:
-            param.backward(grad)
+            give(param, grad)
 
 
 class _Linear(torch.autograd.Function):

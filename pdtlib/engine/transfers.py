@@ -106,13 +106,13 @@ def start_ring_shift(out: torch.Tensor, x: torch.Tensor, group: Group, *, phase:
     if group.size == 1:
         return Pending(group, name, []).then(lambda: _place(out, x))
     tag = next(group.tags) % 2**20
-    following, before = (group.ranks[(group.rank + step) % group.size] for step in (1, -1))
+    following, before = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     if group.backend == "gloo":  # which has no batches
-        receive = dist.irecv(out, before, group=group.process_group, tag=tag)
-        return Pending(group, name, [receive, dist.isend(x, following, group=group.process_group, tag=tag)])
+        receive = group.irecv(out, before, tag)
+        return Pending(group, name, [receive, group.isend(x, following, tag)])
     operations = [
-        dist.P2POp(dist.isend, x, following, group.process_group),
-        dist.P2POp(dist.irecv, out, before, group.process_group),
+        dist.P2POp(dist.isend, x, group.ranks[following], group.process_group),
+        dist.P2POp(dist.irecv, out, group.ranks[before], group.process_group),
     ]
     return Pending(group, name, dist.batch_isend_irecv(operations))
 
@@ -213,6 +213,6 @@ def _exchange(outgoing: Any, places: Any, group: Group) -> list[Any]:
     works: list[Any] = []
     for distance in range(1, group.size):
         source, target = (group.rank - distance) % group.size, (group.rank + distance) % group.size
-        works.append(dist.irecv(places[source], group=group.process_group, tag=tag, group_src=source))
-        works.append(dist.isend(outgoing[target], group=group.process_group, tag=tag, group_dst=target))
+        works.append(group.irecv(places[source], source, tag))
+        works.append(group.isend(outgoing[target], target, tag))
     return works

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pdtlib.plan.flats import gathered_bytes
 from pdtlib.plan.job import Job, from_dict
 from pdtlib.plan.kept import most_kept
 from pdtlib.plan.ledger import messages
 from pdtlib.plan.memory import stage_memory
 from pdtlib.plan.predict import predict
+from pdtlib.plan.whole import whole_bytes
 
 
 class NoRun(ValueError):
@@ -96,7 +96,7 @@ def _memory(job: Job, rank: dict[str, Any]) -> dict[str, Pair]:
         "grads": planned.grads,
         "optimizer": planned.optimizer,
         "activations": most_kept(job, stage),
-        "buffers": gathered_bytes(job, stage),
+        "buffers": whole_bytes(job, stage),
     }
     expected["total"] = sum(expected.values())
     return {f"memory.{name}": (value, rank[name]) for name, value in expected.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import TracebackType
 
 import torch
@@ -35,24 +35,13 @@ class ActivationMeter:
     ``excluded`` tensors (parameters, the buffers they are gathered into) are not activations and are left
     out. What a recomputed layer keeps for a moment during its own backward pass does not pass through the
     hook. What a split backward pass keeps for its second half is told to all meters by :func:`kept`.
-
-    ``watched()`` gives tensors whose memory comes and goes meanwhile, such as gathered parameters. Their
-    bytes are added up whenever a tensor is saved or used again, so many times a layer;
-    ``peak_watched_bytes`` is the most that was seen.
     """
 
-    def __init__(
-        self,
-        *,
-        excluded: Iterable[Tensor] = (),
-        watched: Callable[[], Iterable[Tensor]] = tuple,
-    ) -> None:
+    def __init__(self, *, excluded: Iterable[Tensor] = ()) -> None:
         self._excluded = set(storages(excluded))
-        self._watched = watched
         self._views: dict[int, int] = {}
         self.held_bytes = 0
         self.peak_bytes = 0
-        self.peak_watched_bytes = 0
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
 
     def __enter__(self) -> ActivationMeter:
@@ -67,7 +56,6 @@ class ActivationMeter:
         self._hooks.__exit__(kind, error, trace)
 
     def _pack(self, tensor: Tensor) -> _Saved:
-        self._watch()
         storage = tensor.untyped_storage()
         identity, size = storage._cdata, storage.nbytes()
         saved = _Saved(tensor)
@@ -81,11 +69,7 @@ class ActivationMeter:
         return saved
 
     def _unpack(self, saved: _Saved) -> Tensor:
-        self._watch()
         return saved.tensor
-
-    def _watch(self) -> None:
-        self.peak_watched_bytes = max(self.peak_watched_bytes, held_bytes(self._watched()))
 
     def _free(self, identity: int, size: int) -> None:
         self._views[identity] -= 1

@@ -8,7 +8,7 @@ functions of :mod:`pdtlib.plan.sharding`, so bytes held and sent are equal exact
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from pdtlib.plan.chunks import chunk_runs, chunks_of
@@ -30,13 +30,15 @@ class Flat:
     ``members`` are the tensors in it, as this rank holds them, under the names of layer 0; ``numel`` are
     their elements, without padding. ``group_size`` ranks share the buffer; the gradients of ``passes``
     micro-batches of a step go into it. A unit of stage 3 is a ``layer``, or ``root`` outside all layers;
-    ``tied`` is a tied embedding, which a pipeline gives a buffer of its own.
+    of the rank's chunk number ``chunk``; ``tied`` is a tied embedding, which a pipeline gives a buffer of its
+    own.
     """
 
     members: tuple[TensorSpec, ...]
     numel: int
     group_size: int
     passes: int
+    chunk: int = 0
     layer: int | None = None
     root: bool = False
     tied: bool = False
@@ -88,13 +90,14 @@ def _flats(job: Job, stage: int) -> tuple[Flat, ...]:
     cut = _units if job.train.zero_stage == 3 else _buckets
     found: list[Flat] = []
     tied: TensorSpec | None = None
-    for chunk, passes in runs:
+    for index, (chunk, passes) in enumerate(runs):
         before, after = chunk_ends(job, chunk)
         tied = next((spec for spec in (*before, *after) if apart and spec.name == TIED), tied)
         ends = [tuple(spec for spec in end if spec is not tied) for end in (before, after)]
-        found += cut(job, ends[0], dense, ends[1], chunk.layers, everyone, passes)
+        made = cut(job, ends[0], dense, ends[1], chunk.layers, everyone, passes)
         if experts:
-            found += cut(job, (), experts, (), chunk.layers, everyone // parallel.ep, passes)
+            made += cut(job, (), experts, (), chunk.layers, everyone // parallel.ep, passes)
+        found += [replace(flat, chunk=index) for flat in made]
     if tied is not None:
         passes = sum(times for chunk, times in runs if chunk.first or chunk.last)
         found.append(Flat((tied,), tied.numel, everyone, passes, root=True, tied=True))
@@ -143,34 +146,6 @@ def held_bytes(job: Job, stage: int = 0) -> StateBytes:
         grads=(shard if zero >= 2 else whole) * accounting.grads,
         optimizer=shard * accounting.optimizer,
     )
-
-
-def gathered_bytes(job: Job, stage: int = 0) -> int:
-    """Most bytes that ZeRO holds for a moment beside :func:`held_bytes`.
-
-    Stage 2: a bucket of gradients that is filled while the one before it is reduced. Stage 3: the root unit
-    and its gradients, whole; of the layers' parameters, the one at work and the one fetched ahead (or all
-    that are still to come, where they are kept); of their gradients, those being filled and being reduced.
-    """
-    accounting, zero = engine_accounting(job.train.precision, job.train.grad_precision), job.train.zero_stage
-    found = [flat for flat in flats(job, stage) if flat.group_size > 1]
-    if zero < 2 or not found:
-        return 0
-    if zero == 2:
-        sizes = [flat.padded for flat in found]
-        return accounting.grads * max(map(sum, zip(sizes, [*sizes[1:], 0], strict=True)))
-    root = sum(flat.padded for flat in found if flat.root)
-    layers: Counter[int] = Counter()
-    for flat in found:
-        if flat.layer is not None:
-            layers[flat.layer] += flat.padded
-    sizes = [layers[layer] for layer in sorted(layers)]
-    peak = 0
-    for at, size in enumerate(sizes):  # in the backward pass, last layer first
-        ahead = sum(sizes[at - 1 : at]) if job.train.reshard_after_forward else sum(sizes[:at])
-        behind = sum(sizes[at + 1 : at + 2])
-        peak = max(peak, (size + ahead) * accounting.params + (size + behind) * accounting.grads)
-    return peak + root * (accounting.params + accounting.grads)
 
 
 def gradient_bytes(job: Job, flat: Flat) -> int:

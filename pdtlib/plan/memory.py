@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pdtlib.plan.activations import Setting, layer_bytes, logits_bytes
 from pdtlib.plan.activations_cpu import cpu_layer_tensors, cpu_outside_bytes
 from pdtlib.plan.chunks import chunks_of, has_first, has_last, num_recomputed
-from pdtlib.plan.flats import gathered_bytes, held_bytes
+from pdtlib.plan.flats import held_bytes
 from pdtlib.plan.sharding import shard_numel
 from pdtlib.plan.spec import Job
+from pdtlib.plan.whole import whole_bytes
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def stage_memory(job: Job, stage: int) -> StageMemory:
     """Bytes on a rank of this pipeline stage, counted from 0. DualPipe's ranks hold two stages' states."""
     held = held_bytes(job, stage)
     activations, logits = kept_for_backward(job, stage)
-    buffers = float(gathered_bytes(job, stage))
+    buffers = float(whole_bytes(job, stage))
     if has_last(job, stage):
         tokens = job.train.micro_batch * job.model.seq / job.parallel.cp
         buffers += tokens * shard_numel(job.model.vocab, job.parallel.tp) * element_bytes(job)

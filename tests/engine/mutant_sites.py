@@ -1,7 +1,7 @@
 """Every place of the engine where something is sent or divided, found in its source, and how to remove it.
 
-* **Messages**: each use of a function of :data:`MESSAGES`, or of torch.distributed's own. In its place a
-  mutant uses the function of the same name in :mod:`removed_calls`.
+* **Messages**: each use of a function of :data:`MESSAGES`, of torch.distributed's own or of a group's. In its
+  place a mutant uses the function of the same name in :mod:`removed_calls`.
 * **Divisions**: ``a / b``, ``a /= b``, ``a.div_(b)``, a mean, an average, a power with a negative exponent;
   and products with a factor that is called a scale, a factor or a size. The mutant keeps ``a``.
 
@@ -26,6 +26,7 @@ OF_TORCH = {
     "all_gather_into_tensor", "reduce_scatter_single", "reduce_scatter_tensor", "broadcast",
     "broadcast_object_list", "batch_isend_irecv", "barrier", "gather_object", "isend", "irecv",
 }  # fmt: skip
+OF_GROUP = {"isend", "irecv"}
 DIVIDING = {"div", "div_", "mul_", "average", "mean", "rsqrt", "reciprocal"}
 SCALES = ("scale", "factor", "num_valid", "group.size /")
 PATHS = {"out", "path", "directory", "run", "folder", "self.folder", "options.out"}
@@ -103,9 +104,10 @@ def _walk(tree: ast.AST, function: str = "") -> Iterator[tuple[str, ast.AST, ast
 def _message(node: ast.AST) -> tuple[str, str] | None:
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in MESSAGES:
         return "message", f"_removed.{node.id}"
-    of_dist = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "dist"
-    if of_dist and node.attr in OF_TORCH:
-        return "message", "_removed.of_torch"
+    if isinstance(node, ast.Attribute):
+        of_group = ast.unparse(node.value).endswith("group") and node.attr in OF_GROUP
+        if of_group or (ast.unparse(node.value) == "dist" and node.attr in OF_TORCH):
+            return "message", "_removed.of_torch"
     return None
 
 

@@ -15,9 +15,9 @@ from pdtlib.engine.dist import spawn
 from pdtlib.engine.mesh import build_mesh
 from pdtlib.engine.models import Transformer
 from pdtlib.engine.optimizer import ShardedAdamW
-from pdtlib.plan.flats import gathered_bytes
 from pdtlib.plan.job import from_dict
 from pdtlib.plan.spec import Job
+from pdtlib.plan.whole import whole_bytes
 
 MODEL = {"layers": 5, "hidden": 32, "heads": 4, "ffn": 64, "vocab": 61, "seq": 8, "activation": "swiglu"}
 
@@ -87,7 +87,7 @@ def test_zero3_holds_the_root_and_two_blocks() -> None:
     for found in spawn(peaks, 2, jobs, 10**6):
         for each, (peak, left) in zip(jobs, found, strict=True):
             size = 2 if each.train.precision == "bf16" else 4
-            assert peak == gathered_bytes(each) == 2 * (root + 2 * layer) * size
+            assert peak == whole_bytes(each) == 2 * (root + 2 * layer) * size
             assert left == 0
 
 

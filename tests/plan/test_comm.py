@@ -5,12 +5,13 @@ import itertools
 import pytest
 
 from pdtlib.plan.comm import COLLECTIVES, ring_steps, sent_bytes, zero_messages
-from pdtlib.plan.flats import BUCKET_BYTES, data_parallel_messages, flats, gathered_bytes, held_bytes
+from pdtlib.plan.flats import BUCKET_BYTES, data_parallel_messages, flats, held_bytes
 from pdtlib.plan.job import from_dict
 from pdtlib.plan.overlap import bucket_timeline, collective_s, prefetch_timeline
 from pdtlib.plan.params import count, tensors
 from pdtlib.plan.ring import num_steps, transfers
 from pdtlib.plan.sharding import buckets, group_units, padded_numel, shard_numel, shard_range
+from pdtlib.plan.whole import whole_bytes
 
 SMALL = {"layers": 3, "hidden": 20, "heads": 2, "vocab": 37, "seq": 12, "activation": "swiglu", "ffn": 28}
 
@@ -185,11 +186,11 @@ def test_one_rank_sends_nothing():
     assert all(not data_parallel_messages(small_job(stage, 1)) for stage in range(4))
 
 
-def test_gathered_bytes_by_stage():
-    found = [gathered_bytes(small_job(stage, 4)) for stage in range(4)]
+def test_whole_bytes_by_stage():
+    found = [whole_bytes(small_job(stage, 4)) for stage in range(4)]
     assert found[:2] == [0, 0]
     assert found[3] > found[2] > 0
-    assert gathered_bytes(small_job(3, 1)) == 0
+    assert whole_bytes(small_job(3, 1)) == 0
 
 
 def test_experts_are_reduced_over_fewer_ranks():

@@ -75,7 +75,7 @@ class DDP(Replica):
             for bucket in line.buckets:
                 for index, slot in enumerate(self.flats[bucket].slots):
                     hook = partial(self._on_gradient, line, bucket, index)
-                    slot.param.register_post_accumulate_grad_hook(hook)
+                    self._watch(slot.param, hook)
         self._pending: list[Pending] = []
         self._reset()
 

@@ -30,17 +30,35 @@ class Slot:
     stop: int
 
 
+class Whole:
+    """Bytes of buffers that have memory: ``now``, and the ``most`` since :meth:`begin`."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+
+    def add(self, num_bytes: int) -> None:
+        """A buffer has taken memory, or given it back where ``num_bytes`` is negative."""
+        self.now += num_bytes
+        self.most = max(self.most, self.now)
+
+    def begin(self) -> None:
+        """Forget how much there was before."""
+        self.most = self.now
+
+
 class Buffer:
     """A flat tensor ``[numel]`` whose memory comes and goes; its contents are lost when it is freed."""
 
     def __init__(
-        self, slots: Sequence[Slot], numel: int, *, dtype: torch.dtype, device: torch.device
+        self, slots: Sequence[Slot], numel: int, *, dtype: torch.dtype, device: torch.device, whole: Whole
     ) -> None:
+        self._whole = whole
         self.tensor = torch.empty(numel, dtype=dtype, device=device)
         self._num_bytes = numel * self.tensor.element_size()
         self._end = slots[-1].stop
         self.views = [self.tensor[slot.start : slot.stop].view(slot.shape) for slot in slots]
         self.allocated = True
+        self._whole.add(self._num_bytes)
         self._clear_padding()
 
     def allocate(self) -> None:
@@ -48,6 +66,7 @@ class Buffer:
         if not self.allocated:
             self.tensor.untyped_storage().resize_(self._num_bytes)
             self.allocated = True
+            self._whole.add(self._num_bytes)
             self._clear_padding()
 
     def free(self) -> None:
@@ -56,6 +75,7 @@ class Buffer:
         if self.allocated:
             self.tensor.untyped_storage().resize_(0)
             self.allocated = False
+            self._whole.add(-self._num_bytes)
 
     def _clear_padding(self) -> None:
         self.tensor[self._end :].zero_()
@@ -67,7 +87,8 @@ class Flat:
     ``params`` is the buffer that the parameters are views of. ``shard`` is this rank's part of it (``[padded
     / size]``): a view while the whole is kept, a tensor of its own after :meth:`keep_shard_only`. ``master``
     is the shard in full precision where the parameters are held in fewer bits, else the shard itself.
-    Gradients are divided by ``num_replicas``, by default the ranks of the group.
+    Gradients are divided by ``num_replicas``, by default the ranks of the group. ``whole`` counts both
+    buffers.
     """
 
     def __init__(
@@ -79,8 +100,10 @@ class Flat:
         dtype: torch.dtype | None = None,
         grad_dtype: torch.dtype | None = None,
         num_replicas: int | None = None,
+        whole: Whole | None = None,
     ) -> None:
         self.group = group
+        self.whole = whole or Whole()
         self.num_replicas = num_replicas or group.size
         self.slots: list[Slot] = []
         stop = 0
@@ -103,15 +126,18 @@ class Flat:
         self.reduced = False  # grad_shard holds a sum over the group
         self.reducing = False  # the whole gradients are being sent
 
+    def _buffer(self, dtype: torch.dtype, device: torch.device) -> Buffer:
+        return Buffer(self.slots, self.padded, dtype=dtype, device=device, whole=self.whole)
+
     def _load(self, first: nn.Parameter) -> None:
         """Copy rank 0's parameters into one buffer and make the parameters views of it."""
-        original = Buffer(self.slots, self.padded, dtype=first.dtype, device=first.device)
+        original = self._buffer(first.dtype, first.device)
         for slot, view in zip(self.slots, original.views, strict=True):
             view.copy_(slot.param.detach())
         start_broadcast(original.tensor, self.group, phase="init").wait()
         self.params = original
         if self.dtype != first.dtype:
-            self.params = Buffer(self.slots, self.padded, dtype=self.dtype, device=first.device)
+            self.params = self._buffer(self.dtype, first.device)
             self.params.tensor.copy_(original.tensor)
         for slot, view in zip(self.slots, self.params.views, strict=True):
             slot.param.data = view
@@ -119,6 +145,8 @@ class Flat:
         self.master = self.shard
         if self.trainable and self.dtype in HALF:
             self.master = original.tensor[self.start : self.stop].to(torch.float32, copy=True)
+        if self.params is not original:
+            original.free()
 
     def keep_shard_only(self) -> None:
         """Free the whole parameters; from now on they exist between :meth:`show` and :meth:`hide`."""
@@ -158,7 +186,7 @@ class Flat:
         is the mean.
         """
         if self.grads is None:
-            self.grads = Buffer(self.slots, self.padded, dtype=self.grad_dtype, device=grad.device)
+            self.grads = self._buffer(self.grad_dtype, grad.device)
         self.grads.allocate()
         view, share = self.grads.views[index], 1 / self.num_replicas
         if index in self._absent:
@@ -170,8 +198,7 @@ class Flat:
     def whole_gradients(self) -> torch.Tensor:
         """The whole flat gradient ``[padded]``; parameters without a gradient have zeros."""
         if self.grads is None:
-            device = self.shard.device
-            self.grads = Buffer(self.slots, self.padded, dtype=self.grad_dtype, device=device)
+            self.grads = self._buffer(self.grad_dtype, self.shard.device)
         self.grads.allocate()
         for index in self._absent:
             self.grads.views[index].zero_()

@@ -13,7 +13,7 @@ A training step, the same on every stage::
 A parameter that got no gradient in a step has gradient zero, and AdamW treats it so.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from pdtlib.engine.data_parallel.cut import ModelCut
-from pdtlib.engine.data_parallel.flat import Flat
+from pdtlib.engine.data_parallel.flat import Flat, Whole
 from pdtlib.engine.data_parallel.parts import Named
 from pdtlib.engine.mesh import Group
 from pdtlib.engine.pending import Pending
@@ -47,8 +47,9 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 class Replica(nn.Module):
     """One rank's copy of ``module``; subclasses say when whole parameters and gradients exist.
 
-    ``flats`` are the buffers that hold the parameters. Attributes of interest to an optimizer are those of
-    :class:`pdtlib.engine.data_parallel.flat.Flat`: ``master``, ``shard`` and ``grad_shard``.
+    ``flats`` are the buffers that hold the parameters, ``whole`` counts their bytes. Attributes of interest
+    to an optimizer are those of :class:`pdtlib.engine.data_parallel.flat.Flat`: ``master``, ``shard`` and
+    ``grad_shard``.
     """
 
     stage: int
@@ -67,8 +68,10 @@ class Replica(nn.Module):
         self.dtype = dtype
         self.cut = cut
         self.flats: list[Flat] = []
+        self.whole = Whole()
         self._syncing = True
         self._in_backward = False
+        self._on_gradients: dict[int, Callable[[nn.Parameter], None]] = {}
         for buffer in module.buffers():
             self._broadcast_buffer(buffer)
 
@@ -90,12 +93,26 @@ class Replica(nn.Module):
             dtype=self.dtype,
             grad_dtype=grad_dtype,
             num_replicas=self.group.size,
+            whole=self.whole,
         )
 
     def _broadcast_buffer(self, buffer: torch.Tensor) -> None:
         copy = buffer.detach().contiguous()
         start_broadcast(copy, self.group, phase="init").wait()
         buffer.detach().copy_(copy)
+
+    def _watch(self, param: nn.Parameter, on_gradient: Callable[[nn.Parameter], None]) -> None:
+        """Call ``on_gradient`` with ``param`` whenever that has got a gradient."""
+        self._on_gradients[id(param)] = on_gradient
+        param.register_post_accumulate_grad_hook(on_gradient)
+
+    def give_gradient(self, param: nn.Parameter, grad: torch.Tensor) -> None:
+        """As if a backward pass had left ``grad`` in ``param``: for who computes gradients by other means.
+
+        ``param.backward(grad)`` would do, and calls 25 functions for it.
+        """
+        param.grad = grad
+        self._on_gradients[id(param)](param)
 
     # --- forward and backward -----------------------------------------------------------------------------
 

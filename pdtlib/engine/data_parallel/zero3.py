@@ -89,7 +89,7 @@ class Zero3(Replica):
         for index, slot in enumerate(flat.slots):
             if flat.trainable:
                 hook = partial(self._on_gradient, unit, flat, index)
-                slot.param.register_post_accumulate_grad_hook(hook)
+                self._watch(slot.param, hook)
 
     def _roots_of(self, part: int) -> list[Unit]:
         return [root for root in self.roots if part in root.owners]

@@ -24,25 +24,24 @@ def start_sum(buffer: torch.Tensor, group: Group, *, partner: int, phase: str) -
         group_size=2,
     )
     received = torch.empty_like(buffer)
-    process_group, peer = group.process_group, group.ranks[partner]
-    operations = [
-        dist.P2POp(dist.irecv, received, peer, process_group),
-        dist.P2POp(dist.isend, buffer, peer, process_group),
-    ]
     if group.backend == "gloo":  # which has no batches
-        works = [each.op(each.tensor, peer, group=process_group) for each in operations]
+        works = [group.irecv(received, partner), group.isend(buffer, partner)]
     else:
+        process_group, peer = group.process_group, group.ranks[partner]
+        operations = [
+            dist.P2POp(dist.irecv, received, peer, process_group),
+            dist.P2POp(dist.isend, buffer, peer, process_group),
+        ]
         works = dist.batch_isend_irecv(operations)
     return Pending(group, f"{phase} all_reduce", works).then(lambda: buffer.add_(received))
 
 
 def take_over(tensors: Sequence[torch.Tensor], group: Group, *, partner: int, mine: bool) -> None:
     """Give the partner this rank's values of ``tensors``, or take the partner's, before training begins."""
-    peer = group.ranks[partner]
     for tensor in tensors:
         copy = tensor.detach().contiguous()
-        message = dist.isend if mine else dist.irecv
-        Pending(group, "init", [message(copy, peer, group=group.process_group)]).wait()
+        message = group.isend if mine else group.irecv
+        Pending(group, "init", [message(copy, partner)]).wait()
         if mine:
             group.ledger.record(
                 axis=group.axis,

@@ -16,7 +16,7 @@ from torch.autograd.graph import get_gradient_edge
 from pdtlib.engine.data_parallel.replica import Replica
 from pdtlib.engine.mesh import Group
 from pdtlib.engine.pipeline.links import Receiver, Sender
-from pdtlib.engine.split_backward import Work, deferring, finish
+from pdtlib.engine.split_backward import Work, accumulate, deferring, finish
 from pdtlib.plan.schedule import Act, Layout, Program
 
 Loss = Callable[[torch.Tensor, int], torch.Tensor]
@@ -143,7 +143,7 @@ class Executor:
     def _W(self, act: Act) -> None:
         works = self._works.pop((act.micro_batch, act.chunk))
         with self._span(act), self._pass("backward_of", act.chunk, inputs=False, last=self._is_last(act)):
-            finish(works)
+            finish(works, accumulate if self.replica is None else self.replica.give_gradient)
 
     def _SF(self, act: Act) -> None:
         output = self._results.pop(Act("F", act.micro_batch, act.chunk))

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from pdtlib.engine.mesh import Group
 from pdtlib.engine.pending import Pending
@@ -28,11 +27,11 @@ MAX_DIMS = 8
 
 
 class Link:
-    """Messages of one kind, F or B, into ``position`` of the model; ``peer`` is the other end's rank."""
+    """Messages of one kind, F or B, into ``position`` of the model; ``peer`` is the rank at the other end."""
 
     def __init__(self, group: Group, peer: int, *, kind: str, position: int, device: torch.device) -> None:
         self.group, self.device = group, device
-        self.peer = group.ranks[peer]
+        self.peer = peer
         self.kind, self.position = kind, position
         self.phase = "forward" if kind == "F" else "backward"
         self.tag = 2 * position + (kind == "B")
@@ -79,7 +78,7 @@ class Sender(Link):
             message_bytes=x.numel() * x.element_size(),
             group_size=self.group.size,
         )
-        work = dist.isend(x, self.peer, group=self.group.process_group, tag=self.tag)
+        work = self.group.isend(x, self.peer, self.tag)
         self._pending.append(Pending(self.group, f"{phase} send", [work]).then(lambda: x))
 
     def finish(self) -> None:
@@ -112,7 +111,7 @@ class Receiver(Link):
         self._num_due += 1
         if self.shape is None:
             header = torch.empty(MAX_DIMS + 2, dtype=torch.int64, device=self.device)
-            work = dist.irecv(header, self.peer, group=self.group.process_group, tag=self.tag)
+            work = self.group.irecv(header, self.peer, self.tag)
             Pending(self.group, "header", [work]).wait()
             self.shape, self.dtype = _read(header)
         self._post()
@@ -122,7 +121,7 @@ class Receiver(Link):
             return
         for index in range(self._num_posted, min(self._num_due + self.ahead, len(self._order))):
             buffer = torch.empty(self.shape, dtype=self.dtype, device=self.device)
-            work = dist.irecv(buffer, self.peer, group=self.group.process_group, tag=self.tag)
+            work = self.group.irecv(buffer, self.peer, self.tag)
             pending = Pending(self.group, f"{self.phase} receive", [work])
             self._posted[self._order[index]] = buffer, pending
             self._num_posted += 1

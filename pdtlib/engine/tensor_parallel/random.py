@@ -22,8 +22,19 @@ def own_stream(group: Group) -> Iterator[None]:
     number = int(torch.randint(2**48, ()))
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(number * group.size + group.rank)
+        seed_streams(number * group.size + group.rank)
         yield
+
+
+def seed_streams(number: int) -> None:
+    """Let the default streams of the CPU and of this rank's GPU begin at ``number``.
+
+    ``torch.manual_seed`` does so for every kind of device there is, and of one that is not in use it notes
+    who called: a thousand Python calls.
+    """
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(number)
 
 
 def with_own_stream(module: nn.Module, group: Group) -> None:

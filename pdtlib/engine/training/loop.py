@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from pdtlib.engine.data_parallel.replica import Replica
 from pdtlib.engine.dist import init, shutdown
@@ -96,6 +96,7 @@ def train(run: Run, companion: Companion | None = None) -> None:
             with report.timeline.span("data", "batch"):
                 batch = micro_batches(parts, run.batches, step)
             meter = activation_meter(parts.replica) if step == first else None
+            parts.replica.whole.begin()
             with meter or nullcontext():
                 found = compute_gradients(
                     parts,
@@ -135,15 +136,9 @@ def train(run: Run, companion: Companion | None = None) -> None:
 
 
 def activation_meter(replica: Replica) -> ActivationMeter:
-    """A meter that leaves parameters out and watches the whole buffers that ZeRO fills for a moment."""
-
-    def passing() -> list[Tensor]:
-        params = [flat.params.tensor for flat in replica.flats if replica.stage >= 3]
-        grads = [flat.grads.tensor for flat in replica.flats if replica.stage >= 2 and flat.grads]
-        return params + grads
-
+    """A meter that leaves parameters out."""
     whole = [flat.params.tensor for flat in replica.flats]
-    return ActivationMeter(excluded=[*whole, *replica.held()["params"]], watched=passing)
+    return ActivationMeter(excluded=[*whole, *replica.held()["params"]])
 
 
 def warm_up(settings: Train, step: int) -> float:

@@ -113,7 +113,8 @@ class Report:
         held = {**optimizer.replica.held(), **optimizer.held()}
         kinds = ("params", "grads", "optimizer", "buffers")
         self._memory = {kind: held_bytes(held[kind]) for kind in kinds}
-        self._memory["buffers"] += meter.peak_watched_bytes
+        whole = optimizer.replica.whole
+        self._memory["buffers"] += whole.most - whole.now
         self._memory["activations"] = meter.peak_bytes
         self._memory["total"] = sum(self._memory.values())
         parts = parts_to_write(optimizer, place=self.place)

@@ -71,7 +71,7 @@ def compute_gradients(
         loss_sum.add_(part.detach())
         return optimizer.scale(mean.loss(part))
 
-    for balance in parts.balances():
+    for balance in parts.balances:
         balance.scale = float(optimizer.scale(torch.ones(()))) / len(micro_batches)
     inputs = [tokens for tokens, _ in micro_batches]
     run: Callable[..., Any] = partial(_one_after_the_other, parts.replica, span=span)
