@@ -202,16 +202,16 @@ def main() -> None:
     parser.add_argument(
         "--model", default="", choices=("", *MODELS), help="of all rows (default: each row's)"
     )
-    parser.add_argument("--rounds", type=int, default=0, help="default: 6, in the short form 4")
-    parser.add_argument("--steps", type=int, default=2, help="steps of a contender in a round")
+    parser.add_argument("--rounds", type=int, default=0, help="default: 5, in the short form 4")
+    parser.add_argument("--steps", type=int, default=0, help="in a round; default: 2, in the short form 1")
     parser.add_argument("--minutes", type=float, default=0, help="no row begins that would end later")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     options = parser.parse_args()
     about = {
         "short": options.short,
-        "rounds": options.rounds or (4 if options.short else 6),
-        "steps_in_a_round": options.steps,
+        "rounds": options.rounds or (4 if options.short else 5),
+        "steps_in_a_round": options.steps or (1 if options.short else 2),
         "load_at_start": os.getloadavg()[0],
         "wire_counted_alone": options.device == "cpu" and in_own_network(),
     }
@@ -233,7 +233,7 @@ def main() -> None:
         if at - began + longest > 60 * minutes:
             continue
         print(f"{row.name} ({at - began:.0f} s)", file=sys.stderr, flush=True)
-        found = measure(row, rounds=about["rounds"], steps=options.steps, device=options.device)
+        found = measure(row, rounds=about["rounds"], steps=about["steps_in_a_round"], device=options.device)
         longest = max(longest, time.monotonic() - at)
         records = [record for record in records if record["row"] != row.name] + found
         records.sort(key=lambda record: order.index(record["row"]))  # stable: contenders keep their order

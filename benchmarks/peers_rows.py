@@ -11,7 +11,8 @@ from typing import Any
 class Entry:
     """One contender of a row. ``function`` is module.function of peers_*.py; ``world`` None is the row's.
 
-    ``short``: it is in the short form, too, as ours or as the peer that was best so far.
+    ``short``: it stands in every row of its kind, as ours or as the peer that was best so far; the others
+    stand in the row of the fewest ranks alone, with the small model in fp32.
     """
 
     name: str
@@ -106,10 +107,10 @@ def entries_of(kind: str, world: int) -> tuple[Entry, ...]:
         tp = {"tp": world}
         return (
             pdtlib("TP", parallel=tp),
-            pdtlib("TP + SP", parallel=tp, train={"sequence_parallel": True}),
+            pdtlib("TP + SP", short=False, parallel=tp, train={"sequence_parallel": True}),
             torch_entry("DTensor TP", ".dtensor_tp", sequence=False, loss_parallel=False),
             torch_entry("DTensor TP, loss parallel", ".dtensor_tp", sequence=False, short=True),
-            torch_entry("DTensor TP + SP, loss parallel", ".dtensor_tp", sequence=True, short=True),
+            torch_entry("DTensor TP + SP, loss parallel", ".dtensor_tp", sequence=True),
         )
     if kind == "pp":
         found = [
@@ -154,20 +155,21 @@ def entries_of(kind: str, world: int) -> tuple[Entry, ...]:
 
 
 KINDS = ("ddp", "zero1", "zero2", "zero3", "tp", "pp", "zero bubble", "2d", "3d")
+FEWEST_RANKS = {"2d": 4, "3d": 4}  # others: 2
 FULL = (
     # (kinds, ranks, model, precision), the most telling first: a run that is short of time ends early
     (("ddp", "zero1", "zero2", "zero3", "tp", "pp", "zero bubble"), 2, "12M", "fp32"),
     (("2d", "3d", "ddp", "zero2", "zero3", "tp", "pp"), 4, "12M", "fp32"),
-    (("zero2", "zero3"), 2, "12M", "bf16"),
-    (("zero3", "tp"), 2, "50M", "fp32"),
+    (("zero3",), 2, "12M", "bf16"),
     (("3d", "zero3"), 8, "12M", "fp32"),
-    (("zero1", "zero bubble"), 4, "12M", "fp32"),
-    (("2d", "ddp", "zero2", "tp", "pp"), 8, "12M", "fp32"),
+    (("zero3",), 2, "50M", "fp32"),
+    (("zero2", "tp"), 2, "12M", "bf16"),
+    (("tp",), 2, "50M", "fp32"),
+    (("2d", "zero2", "tp", "pp"), 8, "12M", "fp32"),
 )
 SHORT = (
     (("ddp", "zero2", "zero3", "tp", "pp"), 2, "12M", "fp32"),
-    (("2d", "3d"), 4, "12M", "fp32"),
-    (("zero1",), 2, "12M", "fp32"),
+    (("3d",), 4, "12M", "fp32"),
 )
 
 
@@ -182,10 +184,11 @@ def row(kind: str, *, world: int, model: str, precision: str = "fp32", short: bo
     """One row: the floors, then the contenders; the floor of one thread stands in rows of DDP alone."""
     floors = (TWO_THREADS, ONE_THREAD) if kind == "ddp" else (TWO_THREADS,)
     entries = (*floors, *entries_of(kind, world))
+    few = short or (world, model, precision) != (FEWEST_RANKS.get(kind, 2), "12M", "fp32")
     return Row(
         name=f"{kind}, {world} ranks, {precision}, {model}",
         world=world,
         model=model,
         precision=precision,
-        entries=tuple(entry for entry in entries if entry.short or not short),
+        entries=tuple(entry for entry in entries if entry.short or not few),
     )
