@@ -96,6 +96,7 @@ bench: environment $(TARGETS)/.installed
 	@$(BIN)/python benchmarks/peers.py --minutes 28
 	@$(BIN)/python benchmarks/schedules.py --steps 3
 	@$(BIN)/python benchmarks/overlap.py
+	@$(BIN)/python benchmarks/meters.py
 	@$(BIN)/python benchmarks/product.py
 
 bench-short: environment

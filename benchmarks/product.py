@@ -6,7 +6,8 @@
 * **Planner, prediction, simulator**: seconds beside the size of their input, from small to large, and the
   power with which they grow, the slope of a straight line through the logarithms.
 * **Site** (when it is built): bytes of every page and of all that it loads, as sent with gzip, and in
-  headless Chromium the time until the page is loaded and until all its explorers react.
+  headless Chromium the time until the page is loaded and until all its explorers react; how soon explorers
+  answer (:mod:`moves`).
 * **Builds** (``--build``, minutes): the book from nothing, again with nothing changed, and after an edit of
   one chapter's text, each as ``make book`` runs it, in a copy of the working tree.
 
@@ -20,6 +21,7 @@ import datetime
 import functools
 import gzip
 import http.server
+import itertools
 import json
 import math
 import os
@@ -36,6 +38,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from moves import explorer_moves
 
 from pdtlib.plan.job import from_dict
 from pdtlib.plan.planner import plan
@@ -148,8 +152,9 @@ def pages_of(site: Path) -> list[str]:
     return sorted(str(path) for path in own if path.parts[0] not in ("_static", "_sources", "vendor"))
 
 
-def site_pages(site: Path) -> list[dict[str, Any]]:
-    """Weight of every page and when it is there, each in a browser that has nothing in its cache."""
+def of_site(site: Path) -> dict[str, list[dict[str, Any]]]:
+    """``pages``: weight of every page and when it is there, each in a browser that has nothing in its cache;
+    ``moves`` of their explorers."""
     from playwright.sync_api import sync_playwright
 
     from pdtlib.book import browser as browsers
@@ -163,7 +168,9 @@ def site_pages(site: Path) -> list[dict[str, Any]]:
             browser = playwright.chromium.launch(
                 executable_path=str(browsers.find()), headless=True, args=list(browsers.FLAGS)
             )
-            return [_page(browser, address, site, path) for path in pages_of(site)]
+            pages = [_page(browser, address, site, path) for path in pages_of(site)]
+            found = [explorer_moves(browser, address, page["page"]) for page in pages if page["explorers"]]
+            return {"pages": pages, "moves": list(itertools.chain.from_iterable(found))}
     finally:
         server.shutdown()
 
@@ -240,7 +247,7 @@ def main() -> None:
         report["start_up"] = start_up(Path(folder))
         report["computations"] = computations()
         if (options.site / "index.html").exists():
-            report["pages"] = site_pages(options.site)
+            report |= of_site(options.site)
         else:
             print(f"{options.site} is not built: pages are left out", file=sys.stderr)
         if options.build:

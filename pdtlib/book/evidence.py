@@ -247,6 +247,11 @@ def _overlap(report: dict[str, Any]) -> str:
     return f"hidden: {said}"
 
 
+def _meters(report: dict[str, Any]) -> str:
+    most = max(report["rows"], key=lambda row: row["share"])
+    return f"of a step, at most: {_percent(most['share'], '.2%')} ({most['layout']})"
+
+
 def _product(report: dict[str, Any]) -> str:
     starts = {row["command"]: row["wall_s"] for row in report["start_up"]}
     said = f"pdt predict --help {1e3 * starts['pdt predict --help']:.0f} ms"
@@ -254,6 +259,11 @@ def _product(report: dict[str, Any]) -> str:
         weight = max(page["loaded_gzip_bytes"] for page in pages)
         wait = max(page["interactive_s"] for page in pages)
         said += f"; a page with explorers loads {weight / 1e6:.1f} MB and answers after {wait:.1f} s, at most"
+    if moves := report.get("moves", ()):
+        kinds = ("first_ms", "later_from_table_ms", "later_from_python_ms")
+        slowest = [max((row[kind]["median"] for row in moves if row[kind]), default=0.0) for kind in kinds]
+        first, table, python = (f"{ms:.0f} ms" for ms in slowest)
+        said += f"; the slowest explorer's first move {first}, later ones {table}, computed live {python}"
     return said
 
 
@@ -268,5 +278,6 @@ REPORTS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "bubbles.json": ("bubbles of sleeping stages, against the simulator", _bubbles),
     "schedules.json": ("executors on sleeping stages, against the simulator", _schedules),
     "overlap.json": ("communication that data parallelism hides behind sleeping computation", _overlap),
+    "meters.json": ("what a run's meters take that are always on", _meters),
     "product.json": ("what the command line and the pages cost", _product),
 }

@@ -14,6 +14,7 @@ from functools import lru_cache
 
 from pdtlib.plan.chunks import Chunk, chunk_runs, layout_of
 from pdtlib.plan.flats import Flat, flats
+from pdtlib.plan.placement import is_expert
 from pdtlib.plan.schedule.catalog import FAMILIES, build
 from pdtlib.plan.spec import Job
 from pdtlib.plan.states import engine_accounting
@@ -55,15 +56,27 @@ def whole_bytes(job: Job, stage: int = 0) -> int:
     zero, accounting = job.train.zero_stage, engine_accounting(job.train.precision, job.train.grad_precision)
     if zero < 2 or not found:
         return 0
+    passed = [(number, chunk) for number, (chunk, passes) in enumerate(chunk_runs(job, stage)) if passes]
     if zero == 2:
-        sizes = [flat.padded for flat in found]
-        return accounting.grads * max(map(sum, zip(sizes, [*sizes[1:], 0], strict=True)))
-    runs = enumerate(chunk_runs(job, stage))
-    chunks = [_units(number, chunk, found) for number, (chunk, passes) in runs if passes]
+        return accounting.grads * max(_two_buckets(number, chunk, found) for number, chunk in passed)
+    chunks = [_units(number, chunk, found) for number, chunk in passed]
     moments = _moments_of_loop(job, chunks[0])
     if job.parallel.pp > 1:
         moments = _moments_of_pipeline(job, stage, chunks)
     return max(params * accounting.params + grads * accounting.grads for params, grads in moments)
+
+
+def _two_buckets(number: int, chunk: Chunk, found: Sequence[Flat]) -> int:
+    """Elements of the largest two buckets of a chunk that follow one another in its backward pass.
+
+    Experts' buckets are filled beside the others, so there it is the largest two of all.
+    """
+    tied = [flat.padded for flat in found if flat.tied]
+    own = [flat for flat in found if flat.chunk == number and not flat.tied]
+    sizes = [*tied * chunk.last, *(flat.padded for flat in own), *tied * chunk.first]
+    if any(is_expert(spec) for flat in own for spec in flat.members):
+        return sum(sorted(sizes)[-2:])
+    return max(map(sum, zip(sizes, [*sizes[1:], 0], strict=True)))
 
 
 def _units(number: int, chunk: Chunk, found: Sequence[Flat]) -> _Units:

@@ -92,6 +92,10 @@ REPORTS: dict[str, tuple[dict[str, Any], str]] = {
         {"rows": [{"contender": "ours", "hidden": 0.75}, {"contender": "theirs", "hidden": 0.5}]},
         "hidden: ours 75\N{NO-BREAK SPACE}%, theirs 50\N{NO-BREAK SPACE}%",
     ),
+    "meters.json": (
+        {"rows": [{"layout": "DDP", "share": 0.001}, {"layout": "1F1B", "share": 0.004}]},
+        "of a step, at most: 0.40\N{NO-BREAK SPACE}% (1F1B)",
+    ),
     "product.json": (
         {
             "start_up": [{"command": "pdt predict --help", "wall_s": 0.125}],
@@ -99,8 +103,21 @@ REPORTS: dict[str, tuple[dict[str, Any], str]] = {
                 {"explorers": 2, "loaded_gzip_bytes": 1.2e6, "interactive_s": 1.5},
                 {"explorers": 0, "loaded_gzip_bytes": 9e6, "interactive_s": 9.0},
             ],
+            "moves": [
+                {
+                    "first_ms": {"median": 40.0},
+                    "later_from_table_ms": {"median": 20.0},
+                    "later_from_python_ms": None,
+                },
+                {
+                    "first_ms": {"median": 60.0},
+                    "later_from_table_ms": None,
+                    "later_from_python_ms": {"median": 90.0},
+                },
+            ],
         },
-        "pdt predict --help 125 ms; a page with explorers loads 1.2 MB and answers after 1.5 s, at most",
+        "pdt predict --help 125 ms; a page with explorers loads 1.2 MB and answers after 1.5 s, at most; "
+        "the slowest explorer's first move 60 ms, later ones 20 ms, computed live 90 ms",
     ),
 }
 

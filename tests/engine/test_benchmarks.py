@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import gpu  # noqa: E402
+import meters  # noqa: E402
 import overlap  # noqa: E402
 import peers  # noqa: E402
 import peers_report  # noqa: E402
@@ -96,6 +98,34 @@ def test_peers_end_to_end() -> None:
         assert result["step_s"] > 0
         assert result["state_bytes"] > 4 * 4 * 100_000  # parameters, gradients and two moments in fp32
     assert found["pdtlib DDP"]["lines_of_code"] > 50
+
+
+def test_the_clock_counts_what_meters_take_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(100))
+    monkeypatch.setattr(meters.time, "perf_counter", lambda: float(next(now)))
+    clock = meters.Clock()
+    inner = clock.timed(
+        lambda: None
+    )  # reads the clock at its beginning, as the outer one does, not at its end
+    clock.timed(inner)()
+    assert clock.now_s == 2.0, "from 0 to 2, the inner one within"
+    with clock.timed_span(nullcontext)():
+        next(now)  # the body is not the meter's
+    clock.end_step()
+    assert (clock.steps_s, clock.now_s) == ([4.0], 0.0)
+
+
+@pytest.mark.timeout(300)
+def test_meters_of_a_real_run(tmp_path: Path) -> None:
+    row = meters.measure("1F1B", tmp_path, model="tiny", steps=4)
+    assert (row["ranks"], row["steps"]) == (2, 2)
+    assert 0 < row["meters_s"] < row["step_s"]
+
+
+def test_the_meters_report_is_below_a_hundredth() -> None:
+    rows = json.loads((BENCHMARKS / "results/meters.json").read_text(encoding="utf-8"))["rows"]
+    assert {row["layout"] for row in rows} == set(meters.LAYOUTS)
+    assert max(row["share"] for row in rows) < 0.01
 
 
 @pytest.mark.timeout(900)

@@ -8,6 +8,7 @@ from pdtlib.engine.mesh import build_mesh
 from pdtlib.engine.optimizer import ShardedAdamW
 from pdtlib.engine.parallelize import parallelize
 from pdtlib.engine.training.step import compute_gradients, micro_batches
+from pdtlib.plan.flats import held_bytes
 from pdtlib.plan.job import from_dict
 from pdtlib.plan.schedule import FAMILIES
 from pdtlib.plan.spec import Job
@@ -46,7 +47,7 @@ def job(schedule: str, micro_batches: int, *, tied: bool = False, pp: int = 2, *
 
 
 def jobs(pp: int) -> list[Job]:
-    found = []
+    found = [job("zb-v" if pp > 1 else "1f1b", 3, tied=tied, pp=pp, zero_stage=2) for tied in (False, True)]
     for schedule in SCHEDULES if pp > 1 else ["1f1b"]:
         for count, reshard, tied in CASES:
             found.append(job(schedule, count, tied=tied, pp=pp, reshard_after_forward=reshard))
@@ -64,7 +65,10 @@ def counted(jobs: list[Job]) -> list[tuple[int, int, int]]:
         whole = parts.replica.whole
         whole.begin()
         compute_gradients(parts, optimizer, micro_batches(parts, batches, 0), step=0, max_norm=1.0)
-        found.append((mesh.group("pp").rank, whole.most, whole.now))
+        left = whole.now - (
+            held_bytes(each, mesh.group("pp").rank).params if each.train.zero_stage == 2 else 0
+        )
+        found.append((mesh.group("pp").rank, whole.most - whole.now, left))
     return found
 
 

@@ -32,8 +32,8 @@ class Zero1(DDP):
 class Zero2(DDP):
     """As :class:`Zero1`, and of gradients a rank keeps its shard only: a bucket is freed once it is reduced.
 
-    One bucket is filled while the one before it is reduced; no more exist. So that no whole gradient outlives
-    its micro-batch, each backward pass reduces, also under ``no_sync()``.
+    One bucket is filled while the one before it is reduced; no third one exists. So that no whole gradient
+    outlives its micro-batch, each backward pass reduces, also under ``no_sync()``.
     """
 
     stage = 2
@@ -56,7 +56,8 @@ class Zero2(DDP):
     def _on_gradient(self, line: Line, bucket: int, index: int, param: nn.Parameter) -> None:
         if left_for_later(param):
             return
-        if not self.flats[bucket].holds_whole_gradients:  # so it takes memory now
+        takes_memory = not self.flats[bucket].holds_whole_gradients
+        if takes_memory and sum(flat.holds_whole_gradients for flat in self.flats) > 1:
             self._wait_for_reductions()
         super()._on_gradient(line, bucket, index, param)
 
