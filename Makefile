@@ -15,7 +15,7 @@ JOBS ?= 2
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help environment book pdf epub test test-targets test-slurm matrix mutants layouts dryruns bench bench-short serve lab check format notebooks browser clean
+.PHONY: help environment book pdf epub test test-targets test-slurm matrix mutants layouts dryruns bench bench-own bench-short serve lab check format notebooks browser clean
 
 help:
 	@echo "make book        the site, in _build/html (every notebook is executed)"
@@ -27,7 +27,8 @@ help:
 	@echo "make mutants     the engine without each of its messages and divisions: a test must fail"
 	@echo "make layouts     one job in seven layouts on 8 processes: the same loss curve"
 	@echo "make dryruns     ranks of the article's layouts, up to 1,024 GPUs, on fake tensors, beside the plan"
-	@echo "make bench       pdtlib beside its peers, schedules, overlap, the product; under 40 minutes, nothing else running"
+	@echo "make bench       pdtlib beside its peers, schedules, overlap; under 40 minutes, nothing else running"
+	@echo "make bench-own   what pdt, the pages, their explorers and a run's meters cost; under 10 minutes"
 	@echo "make bench-short the most telling rows beside one peer each, under 5 minutes"
 	@echo "make serve       the site on http://127.0.0.1:$(PORT)/ (PORT=...)"
 	@echo "make lab LAB=02  one lab on this machine"
@@ -93,9 +94,11 @@ layouts: environment
 	@$(BIN)/python benchmarks/layouts.py --out benchmarks/results/layouts.json
 
 bench: environment $(TARGETS)/.installed
-	@$(BIN)/python benchmarks/peers.py --minutes 28
-	@$(BIN)/python benchmarks/schedules.py --steps 3
+	@$(BIN)/python benchmarks/peers.py --minutes 31
+	@$(BIN)/python benchmarks/schedules.py --steps 2
 	@$(BIN)/python benchmarks/overlap.py
+
+bench-own: book
 	@$(BIN)/python benchmarks/meters.py
 	@$(BIN)/python benchmarks/product.py
 

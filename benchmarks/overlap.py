@@ -1,6 +1,6 @@
 """How much of its communication data parallelism hides, where computation leaves the cores free.
 
-    python benchmarks/overlap.py [--ranks 2] [--ms 40] [--mb 8] [--rounds 5] [--out FILE]
+    python benchmarks/overlap.py [--ranks 2] [--ms 40] [--mb 8] [--rounds 11] [--out FILE]
 
 A block's computation is a sleep, as if it ran on an accelerator: ``--ms`` forwards, twice that backwards.
 Each of eight blocks has ``--mb`` MB of parameters. A round is a step with sleeps and one without, beside the
@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--ms", type=float, default=40)
     parser.add_argument("--mb", type=float, default=8)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--only", default="", help="contenders, separated by semicolons")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "overlap.json")
     options = vars(parser.parse_args())
