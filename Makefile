@@ -28,7 +28,7 @@ help:
 	@echo "make layouts     one job in seven layouts on 8 processes: the same loss curve"
 	@echo "make dryruns     ranks of the article's layouts, up to 1,024 GPUs, on fake tensors, beside the plan"
 	@echo "make bench       pdtlib beside its peers, schedules, overlap; under 40 minutes, nothing else running"
-	@echo "make bench-own   what pdt, the pages, their explorers and a run's meters cost; under 10 minutes"
+	@echo "make bench-own   what pdt, a run's meters and the built pages cost; under 10 minutes, nothing else running"
 	@echo "make bench-short the most telling rows beside one peer each, under 5 minutes"
 	@echo "make serve       the site on http://127.0.0.1:$(PORT)/ (PORT=...)"
 	@echo "make lab LAB=02  one lab on this machine"
@@ -98,7 +98,7 @@ bench: environment $(TARGETS)/.installed
 	@$(BIN)/python benchmarks/schedules.py --steps 2
 	@$(BIN)/python benchmarks/overlap.py
 
-bench-own: book
+bench-own: environment
 	@$(BIN)/python benchmarks/meters.py
 	@$(BIN)/python benchmarks/product.py
 

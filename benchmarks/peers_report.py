@@ -98,7 +98,8 @@ right. Spread is that of the rounds. CPU seconds are those of all ranks in a ste
 the fullest rank, over what it had before the model was built; states are its parameters, gradients and \
 optimizer states. Wire bytes are those of all ranks in a step. Lines are those of the Python functions \
 that a step calls and one process's step does not; what is written in C++ is not counted. Loss error is \
-the largest difference from one process's loss in any step."""
+the largest difference from one process's loss in any step. Where pdtlib is behind, \
+[the notes](../NOTES.md#where-a-row-may-miss-and-why) say by what profile and for what reason."""
 
 
 def write(

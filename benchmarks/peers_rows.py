@@ -146,7 +146,8 @@ def entries_of(kind: str, world: int) -> tuple[Entry, ...]:
         )
     if kind == "3d":
         layout = {"dp": world // 4, "pp": 2, "tp": 2, "schedule": "1f1b"}
-        train = {"sequence_parallel": True, **ONE_EACH}
+        # FSDP2 shards over what replicas there are and sends gradients once a step: so does ZeRO-1.
+        train = {"sequence_parallel": True, "zero_stage": int(world > 4), **ONE_EACH}
         return (
             pdtlib("1F1B × TP + SP", parallel=layout, train=train),
             torch_entry("1F1B × DTensor TP + SP", "_pipeline.three", tp=2, pp=2, short=True),
