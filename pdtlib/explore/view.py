@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 DIGITS = 9  # significant digits kept in figures and values: far beyond what a reader sees, short in the page
+EXACT = (str, int)  # types that need no rounding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,5 +132,6 @@ def rounded(value: Any, *, digits: int = DIGITS) -> Any:
     if isinstance(value, dict):
         return {name: rounded(item, digits=digits) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [rounded(item, digits=digits) for item in value]
+        # Most items are words and whole numbers: a figure of 500 actions has 10,000 of them.
+        return [item if type(item) in EXACT else rounded(item, digits=digits) for item in value]
     return value

@@ -58,7 +58,7 @@ def mutants() -> dict[str, tuple[Case, list[tuple[Any, str, Any]]]]:
         "sum of the norm over stages": (TIED, [(clip, "start_all_reduce", not_over_stages)]),
         "tied copy counted once": (TIED, [(ModelCut, "counts", lambda self, param: True)]),
         "copies counted once": (TWO_WAY, [(ModelCut, "counts", lambda self, param: True)]),
-        "weights' half": (SPLIT, [(executor, "finish", list.clear)]),
+        "weights' half": (SPLIT, [(executor, "finish", lambda works, give: works.clear())]),
     }
 
 
