@@ -25,14 +25,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peers_task import GLOBAL_BATCH, MODELS
+from peers_pdtlib import job_of
+from peers_task import MODELS
 
 from pdtlib.engine.training import loop
 from pdtlib.engine.training.report import Report
 from pdtlib.observe.ledger import Ledger
 from pdtlib.observe.trace import Timeline
-from pdtlib.plan.job import from_dict, to_dict, to_toml
-from pdtlib.plan.spec import Job, Parallel, Train
+from pdtlib.plan.job import to_toml
 
 ROOT = Path(__file__).parents[1]
 METERS = (
@@ -118,7 +118,7 @@ def one_rank(arguments: list[str], out: Path) -> None:
 
 def measure(name: str, folder: Path, *, model: str, steps: int) -> dict[str, Any]:
     """The median step of one layout."""
-    job = job_of(name, model)
+    job = job_of(MODELS[model], LAYOUTS[name], world=2)
     file, out, seconds = folder / "job.toml", folder / name, folder / "seconds.json"
     file.write_text(to_toml(job))
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
@@ -144,20 +144,6 @@ def measure(name: str, folder: Path, *, model: str, steps: int) -> dict[str, Any
         "share": statistics.median(shares),
         "worst_share": max(shares),
     }
-
-
-def job_of(name: str, model: str) -> Job:
-    table = to_dict(Job(model=MODELS[model], train=Train(), parallel=Parallel()))
-    del table["hardware"]
-    parallel = LAYOUTS[name]["parallel"]
-    table["parallel"] = parallel
-    table["train"] |= {
-        "precision": "fp32",
-        "global_batch": GLOBAL_BATCH,
-        "micro_batch": GLOBAL_BATCH // parallel.get("dp", 1),
-        **LAYOUTS[name].get("train", {}),
-    }
-    return from_dict(table)
 
 
 def main() -> None:

@@ -88,10 +88,15 @@ def explorer_moves(browser: Any, address: str, path: str) -> list[dict[str, Any]
     return rows
 
 
-def _open(browser: Any, address: str) -> tuple[Any, Any]:
+def empty_page(browser: Any) -> tuple[Any, Any]:
+    """(context, page) with nothing in the cache."""
     context = browser.new_context(service_workers="block", viewport={"width": 1280, "height": 900})
     context.set_default_timeout(150_000)
-    page = context.new_page()
+    return context, context.new_page()
+
+
+def _open(browser: Any, address: str) -> tuple[Any, Any]:
+    context, page = empty_page(browser)
     page.goto(address, wait_until="networkidle")
     return context, page
 

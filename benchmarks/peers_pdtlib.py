@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from peers_task import ADAMW, GLOBAL_BATCH, MAX_NORM, SEED, Contender, Task
 
@@ -11,27 +13,27 @@ from pdtlib.engine.optimizer import ShardedAdamW
 from pdtlib.engine.parallelize import parallelize
 from pdtlib.engine.training.step import compute_gradients, micro_batches
 from pdtlib.plan.job import from_dict, to_dict
-from pdtlib.plan.spec import Job, Parallel, Train
+from pdtlib.plan.spec import Job, Model, Parallel, Train
 
 
-def job_of(task: Task) -> Job:
+def job_of(model: Model, options: dict[str, Any], *, world: int, precision: str = "fp32") -> Job:
     """The job of a task; the options are fields of its ``train`` and ``parallel`` tables."""
-    table = to_dict(Job(model=task.model, train=Train(), parallel=Parallel()))
+    table = to_dict(Job(model=model, train=Train(), parallel=Parallel()))
     del table["hardware"]
-    table["parallel"] = task.options.get("parallel", {"dp": task.world})
+    table["parallel"] = options.get("parallel", {"dp": world})
     table["train"] |= {
-        "precision": task.precision,
+        "precision": precision,
         "global_batch": GLOBAL_BATCH,
         "micro_batch": GLOBAL_BATCH // table["parallel"].get("dp", 1),
         "seed": SEED,
-        **task.options.get("train", {}),
+        **options.get("train", {}),
     }
     return from_dict(table)
 
 
 def run(task: Task) -> Contender:
     """Any layout."""
-    job = job_of(task)
+    job = job_of(task.model, task.options, world=task.world, precision=task.precision)
     mesh = build_mesh(job.parallel, device_type=task.device.type)
     parts = parallelize(job, mesh, device=task.device)
     optimizer = ShardedAdamW(parts.replica, **ADAMW)

@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from moves import explorer_moves
+from moves import empty_page, explorer_moves
 
 from pdtlib.plan.job import from_dict
 from pdtlib.plan.planner import plan
@@ -176,9 +176,7 @@ def of_site(site: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def _page(browser: Any, address: str, site: Path, path: str) -> dict[str, Any]:
-    context = browser.new_context(service_workers="block", viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(150_000)
-    page = context.new_page()
+    context, page = empty_page(browser)
     asked: set[str] = set()
     page.on("request", lambda request: asked.add(urlsplit(request.url).path.lstrip("/")))
     began = time.perf_counter()

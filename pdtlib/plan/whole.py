@@ -15,6 +15,7 @@ from functools import lru_cache
 from pdtlib.plan.chunks import Chunk, chunk_runs, layout_of
 from pdtlib.plan.flats import Flat, flats
 from pdtlib.plan.placement import is_expert
+from pdtlib.plan.schedule.actions import completing
 from pdtlib.plan.schedule.catalog import FAMILIES, build
 from pdtlib.plan.spec import Job
 from pdtlib.plan.states import engine_accounting
@@ -149,9 +150,8 @@ def _kinds(
 ) -> tuple[frozenset[tuple[int, bool, frozenset[int]]], ...]:
     table = build(schedule, stages=stages, microbatches=microbatches, chunks=chunks)
     found = []
-    for program, deferred in zip(table.programs, table.deferred, strict=True):
-        ends = [act for act in program if act.op in "BW"]
-        ends = [act for act in ends if act.op == "W" or (act.micro_batch, act.chunk) not in deferred]
+    for program in table.programs:
+        ends = completing(program)
         kinds, to_come = set(), Counter(act.chunk for act in ends)
         for act in ends:
             unfinished = frozenset(to_come)

@@ -97,13 +97,13 @@ class Flat:
         group: Group,
         *,
         sharded: bool,
+        whole: Whole,
         dtype: torch.dtype | None = None,
         grad_dtype: torch.dtype | None = None,
         num_replicas: int | None = None,
-        whole: Whole | None = None,
     ) -> None:
         self.group = group
-        self.whole = whole or Whole()
+        self.whole = whole
         self.num_replicas = num_replicas or group.size
         self.slots: list[Slot] = []
         stop = 0

@@ -17,7 +17,7 @@ from pdtlib.engine.data_parallel.replica import Replica
 from pdtlib.engine.mesh import Group
 from pdtlib.engine.pipeline.links import Receiver, Sender
 from pdtlib.engine.split_backward import Work, accumulate, deferring, finish
-from pdtlib.plan.schedule import Act, Layout, Program
+from pdtlib.plan.schedule import Act, Layout, Program, completing, deferred_in
 
 Loss = Callable[[torch.Tensor, int], torch.Tensor]
 Key = tuple[int, int]  # (micro-batch, chunk)
@@ -85,8 +85,8 @@ class Executor:
         self._alive: dict[Key, tuple[torch.Tensor, Any]] = {}  # from a forward to the end of its backward
         self._works: dict[Key, list[Work]] = {}
         self._results: dict[Act, torch.Tensor] = {}  # on their way to another position
-        self._deferred = {(act.micro_batch, act.chunk) for act in program if act.op == "W"}
-        self._last = {act.chunk: act for act in program if self._completes_weights(act)}
+        self._deferred = deferred_in(program)
+        self._last = {act.chunk: act for act in completing(program)}
         for (kind, chunk), receiver in self._receivers.items():
             receives = [act for act in program if act.op == f"R{kind}" and act.chunk == chunk]
             receiver.begin([act.micro_batch for act in receives])
@@ -99,9 +99,6 @@ class Executor:
         for sender in self._senders.values():
             sender.finish()
         return torch.zeros(()) if self._total is None else self._total
-
-    def _completes_weights(self, act: Act) -> bool:
-        return act.op == "W" or (act.op == "B" and (act.micro_batch, act.chunk) not in self._deferred)
 
     # --- actions ------------------------------------------------------------------------------------------
 

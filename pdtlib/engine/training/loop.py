@@ -85,6 +85,7 @@ def train(run: Run, companion: Companion | None = None) -> None:
     step, saver = first, Saver(out, place=place, saved=run.resume_from)
     try:
         report = Report(run, mesh=mesh, first=first, place=place)
+        parts.replica.whole.begin()
         for step in range(first, run.steps):
             saver.check()
             report.begin_step()
@@ -96,7 +97,6 @@ def train(run: Run, companion: Companion | None = None) -> None:
             with report.timeline.span("data", "batch"):
                 batch = micro_batches(parts, run.batches, step)
             meter = activation_meter(parts.replica) if step == first else None
-            parts.replica.whole.begin()
             with meter or nullcontext():
                 found = compute_gradients(
                     parts,

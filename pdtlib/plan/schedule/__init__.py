@@ -6,7 +6,7 @@
 (33.0, 0.273, [4.0, 3.0, 2.0, 1.0])
 """
 
-from pdtlib.plan.schedule.actions import Act, Layout, Program, Schedule
+from pdtlib.plan.schedule.actions import Act, Layout, Program, Schedule, completing, deferred_in
 from pdtlib.plan.schedule.automatic import zb_auto
 from pdtlib.plan.schedule.catalog import FAMILIES, NAMES, build
 from pdtlib.plan.schedule.check import Fault, ScheduleError, check, first_fault
@@ -35,6 +35,8 @@ __all__ = [
     "build",
     "check",
     "check_messages",
+    "completing",
+    "deferred_in",
     "first_fault",
     "from_csv",
     "from_text",

@@ -57,6 +57,22 @@ Program = tuple[Act, ...]
 Place = tuple[int, int]  # (rank, chunk)
 
 
+def deferred_in(program: Program) -> frozenset[tuple[int, int]]:
+    """The (micro-batch, chunk) whose weight gradient is an action ``W`` of its own."""
+    return frozenset((act.micro_batch, act.chunk) for act in program if act.op == "W")
+
+
+def completing(program: Program) -> list[Act]:
+    """The actions with which a micro-batch's weight gradients of a chunk are complete, in their order.
+
+    >>> [str(act) for act in completing(tuple(map(Act.parse, ("F0", "F1", "B0", "B1", "W1"))))]
+    ['B0', 'W1']
+    """
+    deferred = deferred_in(program)
+    last = ("W" if (act.micro_batch, act.chunk) in deferred else "B" for act in program)
+    return [act for act, op in zip(program, last, strict=True) if act.op == op]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """Which rank holds which position of the model.
@@ -153,11 +169,8 @@ class Schedule:
 
     @cached_property
     def deferred(self) -> tuple[frozenset[tuple[int, int]], ...]:
-        """Per rank, the (micro-batch, chunk) whose weight gradient is an action ``W`` of its own."""
-        return tuple(
-            frozenset((act.micro_batch, act.chunk) for act in program if act.op == "W")
-            for program in self.programs
-        )
+        """:func:`deferred_in` of each rank's program."""
+        return tuple(map(deferred_in, self.programs))
 
     @property
     def splits_backward(self) -> bool:
