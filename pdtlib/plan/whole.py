@@ -53,10 +53,10 @@ def whole_bytes(job: Job, stage: int = 0) -> int:
 
     0 below ZeRO-2 and without another rank.
     """
-    found = [flat for flat in flats(job, stage) if flat.group_size > 1]
-    zero, accounting = job.train.zero_stage, engine_accounting(job.train.precision, job.train.grad_precision)
-    if zero < 2 or not found:
+    found, zero = flats(job, stage), job.train.zero_stage
+    if zero < 2 or job.parallel.dp * job.parallel.cp == 1:
         return 0
+    accounting = engine_accounting(job.train.precision, job.train.grad_precision)
     passed = [(number, chunk) for number, (chunk, passes) in enumerate(chunk_runs(job, stage)) if passes]
     if zero == 2:
         return accounting.grads * max(_two_buckets(number, chunk, found) for number, chunk in passed)

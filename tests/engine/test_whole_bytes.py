@@ -54,10 +54,30 @@ def jobs(pp: int) -> list[Job]:
     return found
 
 
+def mixtures(pp: int) -> list[Job]:
+    """Experts on both ranks, or each rank its own: alone in their buffers, which come and go as well."""
+    model = {**MODEL, "ffn": 32, "moe": {"experts": 4, "top_k": 2, "ffn": 32}}
+    return [
+        from_dict(
+            {
+                "model": model,
+                "train": {"zero_stage": stage, "precision": "fp32", "micro_batch": 1, "global_batch": 4},
+                "parallel": {"dp": 2, "ep": ep, "pp": pp},
+            }
+        )
+        for stage in (2, 3)
+        for ep in (1, 2)
+    ]
+
+
 def counted(jobs: list[Job]) -> list[tuple[int, int, int]]:
     """(pipeline stage, most bytes in a step, bytes left after it) of each job."""
-    found, mesh = [], build_mesh(jobs[0].parallel)
+    found, meshes = [], {}
     for each in jobs:
+        ep = each.parallel.ep
+        if ep not in meshes:
+            meshes[ep] = build_mesh(each.parallel)
+        mesh = meshes[ep]
         parts = parallelize(each, mesh)
         optimizer = ShardedAdamW(parts.replica)
         corpus = Corpus(vocab=each.model.vocab)
@@ -74,7 +94,7 @@ def counted(jobs: list[Job]) -> list[tuple[int, int, int]]:
 
 @pytest.mark.parametrize("pp", [1, 2])
 def test_whole_bytes_are_those_of_the_plan(pp: int) -> None:
-    todo = jobs(pp)
+    todo = jobs(pp) + mixtures(pp)
     for results in spawn(counted, 2 * pp, todo, timeout_s=500):
         for each, (stage, most, left) in zip(todo, results, strict=True):
             planned = whole_bytes(each, stage)
