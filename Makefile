@@ -109,7 +109,7 @@ serve: book
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
 
 lab: environment
-	@$(BIN)/python -m pdtlib.book.lab $(LAB)
+	@$(BIN)/python -m pdtlib.book $(LAB)
 
 check: environment
 	@$(BIN)/python -m pdtlib.book.suites check

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pdtlib import __version__
-from pdtlib.book import api, badges, evidence_page, execution, pages, renderers, vendor
+from pdtlib.book import api, badges, evidence_page, execution, pages, problems, renderers, vendor
 from pdtlib.book.paper import downloads
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register roles, directives and event handlers."""
+    problems.setup(app)
     app.add_config_value("pdtlib_execution_key", "", "env", str)
     app.connect("config-inited", execution.use_keyed_cache)
     app.connect("config-inited", pages.set_address)

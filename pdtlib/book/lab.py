@@ -1,4 +1,4 @@
-"""Run a lab as its own launch line says: ``python -m pdtlib.book.lab 02 [arguments of the lab]``.
+"""Run a lab as its own launch line says: ``python -m pdtlib.book 02 [arguments of the lab]``.
 
 A lab is ``labs/NN_slug/lab.py``; its module-level literal ``LAUNCH`` is the command that a reader
 types. ``make lab``, the chapters and the tests all go through here, so they can't run a lab in
@@ -117,7 +117,3 @@ def main(arguments: list[str]) -> int:
         return 2
     print("$", " ".join([line, *arguments[1:]]), flush=True)
     return subprocess.call(command(lab, tuple(arguments[1:])), cwd=ROOT)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

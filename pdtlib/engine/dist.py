@@ -5,6 +5,7 @@ and notebooks: it meets through a file instead of a port, ends every process it 
 of the rank that failed first.
 """
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -23,6 +24,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # has the group of all as default arguments: see shutdown()
 
 from pdtlib.engine.fresh_store import fresh_store
 
@@ -82,9 +84,17 @@ def _meeting_place(timeout_s: float) -> dict[str, Any]:
 
 
 def shutdown() -> None:
-    """Leave the process group, if there is one."""
+    """Leave the process group, if there is one, and end its threads.
+
+    A thread of gloo may still hold a collective's tensors after the collective is done. If it lets go of them
+    while the interpreter ends, the process aborts: "terminate called without an active exception", exit code
+    -6 after good work. A group joins its threads when its last reference goes: torch.distributed's goes here,
+    a :class:`pdtlib.engine.mesh.Group` has none, modules that would take one are imported before there is a
+    group, and cycles of what is over are collected.
+    """
     if dist.is_initialized():
         dist.destroy_process_group()
+        gc.collect()
 
 
 def seed_all(seed: int) -> None:
@@ -173,9 +183,10 @@ def _worker(connection: Connection, call: bytes, setup: dict[str, Any], num_thre
     except BaseException:
         connection.send_bytes(pickle.dumps(("failed", time.monotonic(), traceback.format_exc())))
         return
-    with suppress(RuntimeError):  # another rank failed, which is its own report
-        dist.barrier()  # nobody leaves while another still waits for its messages
-        dist.destroy_process_group()
+    if dist.is_initialized():  # else ``fn`` has left the group itself
+        with suppress(RuntimeError):  # another rank failed, which is its own report
+            dist.barrier()  # nobody leaves while another still waits for its messages
+            dist.destroy_process_group()
 
 
 def _end_with_parent() -> None:

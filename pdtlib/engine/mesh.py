@@ -6,8 +6,8 @@ group 0, 8, …, 56 and the dp group 0, 64, …, 960. In Megatron's order ``pp``
 """
 
 import itertools
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,29 +21,37 @@ AXES = ("dp", "pp", "cp", "tp", "ep")
 """The axes along which a rank has a group. ``ep`` takes its ranks from dp × cp and adds none."""
 
 
-@dataclass(eq=False)
 class Group:
     """The ranks that this rank meets along one axis, and the ledger in which their messages are counted.
 
-    ``rank`` is the position within the group, ``ranks`` are the global ranks. ``process_group`` is None for a
-    group of one, which needs no torch.distributed. ``timeline`` may be set to an
+    ``rank`` is the position within the group, ``ranks`` are the global ranks. ``timeline`` may be set to an
     :class:`pdtlib.observe.trace.Timeline` that then receives messages and waits.
     """
 
-    axis: str
-    process_group: dist.ProcessGroup | None
-    ranks: tuple[int, ...]
-    rank: int
-    ledger: Ledger = field(default_factory=Ledger)
-    timeline: Any = None
-
-    def __post_init__(self) -> None:
-        self.size = len(self.ranks)
-        self.backend = dist.get_backend(self.process_group) if self.process_group is not None else "none"
+    def __init__(
+        self,
+        axis: str,
+        process_group: dist.ProcessGroup | None,
+        ranks: tuple[int, ...],
+        rank: int,
+        *,
+        ledger: Ledger | None = None,
+    ) -> None:
+        self.axis, self.ranks, self.rank, self.size = axis, ranks, rank, len(ranks)
+        # torch.distributed alone keeps it alive, so that shutdown() ends its threads (see there).
+        self._process_group = (lambda: None) if process_group is None else weakref.ref(process_group)
+        self.backend = dist.get_backend(process_group) if process_group is not None else "none"
+        self.ledger = Ledger() if ledger is None else ledger
+        self.timeline: Any = None
         self.tags: Iterator[int] = itertools.count()  # numbers messages between pairs, alike on every rank
         self.calls = 0  # collectives begun so far, the same on every rank unless one is late
         self.call = ""  # the newest of them
         self.waits: tuple[str, float] | None = None  # what this rank waits for, and since when (monotonic)
+
+    @property
+    def process_group(self) -> dist.ProcessGroup | None:
+        """None for a group of one, which needs no torch.distributed, and after it is shut down."""
+        return self._process_group()
 
     @classmethod
     def alone(cls, axis: str = "dp") -> "Group":
@@ -55,13 +63,15 @@ class Group:
 
         ``dist.isend`` does the same after a dozen calls, which look up groups and ranks that are known here.
         """
-        assert self.process_group is not None
-        return self.process_group.send([x], to, tag)
+        process_group = self._process_group()
+        assert process_group is not None
+        return process_group.send([x], to, tag)
 
     def irecv(self, out: torch.Tensor, source: int, tag: int = 0) -> dist.Work:
         """Start to receive into ``out`` what the group's rank ``source`` sends."""
-        assert self.process_group is not None
-        return self.process_group.recv([out], source, tag)
+        process_group = self._process_group()
+        assert process_group is not None
+        return process_group.recv([out], source, tag)
 
 
 class Mesh:
@@ -73,30 +83,28 @@ class Mesh:
     """
 
     def __init__(self, device_mesh: DeviceMesh | None, device: torch.device, *, ep: int = 1) -> None:
-        self.device_mesh = device_mesh
         self.device = device
         self.ledger = Ledger()
-        self._groups = {axis: self._along(axis) for axis in AXES if axis != "ep"}
-        self.data = self._groups["dp"]
+        self._groups = {axis: self._along(axis, device_mesh) for axis in AXES if axis != "ep"}
+        self.data = self.expert_data = self._groups["dp"]
+        this = dist.get_rank() if dist.is_initialized() else 0
+        self._groups["ep"] = Group("ep", None, (this,), 0, ledger=self.ledger)
+        if device_mesh is None:
+            return
+        lines = data_ranks(device_mesh)
         if self._groups["cp"].size > 1:
-            self.data = self._one_of("dp", self._data_ranks())
-        self._groups["ep"], self.expert_data = self._split_data(ep)
+            self.data = self.expert_data = self._one_of("dp", lines)
+        if ep > 1:
+            together = [ranks[at : at + ep] for ranks in lines for at in range(0, len(ranks), ep)]
+            alike = [ranks[at::ep] for ranks in lines for at in range(ep)]
+            self._groups["ep"], self.expert_data = self._one_of("ep", together), self._one_of("dp", alike)
 
-    def _along(self, axis: str) -> Group:
-        if self.device_mesh is None:
+    def _along(self, axis: str, device_mesh: DeviceMesh | None) -> Group:
+        if device_mesh is None:
             return Group(axis, None, (0,), 0, ledger=self.ledger)
-        process_group = self.device_mesh.get_group(axis)
+        process_group = device_mesh.get_group(axis)
         ranks = tuple(dist.get_process_group_ranks(process_group))
         return Group(axis, process_group, ranks, ranks.index(dist.get_rank()), ledger=self.ledger)
-
-    def _lines(self, *axes: str) -> list[list[int]]:
-        """Every set of ranks that differ on ``axes`` alone, the first axis running slowest."""
-        assert self.device_mesh is not None
-        names = self.device_mesh.mesh_dim_names
-        assert names is not None
-        rest = [name for name in names if name not in axes]
-        ordered = self.device_mesh.mesh.permute([names.index(name) for name in (*rest, *axes)])
-        return ordered.reshape(-1, ordered.shape[len(rest) :].numel()).tolist()
 
     def _one_of(self, axis: str, lines: Sequence[Sequence[int]]) -> Group:
         """This rank's group among ``lines``; every rank makes every group, in one order."""
@@ -106,19 +114,6 @@ class Mesh:
             if rank in ranks:
                 mine = Group(axis, process_group, tuple(ranks), ranks.index(rank), ledger=self.ledger)
         return mine
-
-    def _data_ranks(self) -> list[list[int]]:
-        return self._lines("dp", "cp")
-
-    def _split_data(self, ep: int) -> tuple[Group, Group]:
-        """(ranks that share out the experts, ranks that hold the same ones)."""
-        if self.device_mesh is None or ep == 1:
-            alone = (dist.get_rank() if dist.is_initialized() else 0,)
-            return Group("ep", None, alone, 0, ledger=self.ledger), self.data
-        lines = self._data_ranks()
-        together = [ranks[at : at + ep] for ranks in lines for at in range(0, len(ranks), ep)]
-        alike = [ranks[at::ep] for ranks in lines for at in range(ep)]
-        return self._one_of("ep", together), self._one_of("dp", alike)
 
     def group(self, axis: str) -> Group:
         """The group of this rank along ``axis``. Raises ValueError for an axis that does not exist."""
@@ -140,6 +135,15 @@ class Mesh:
         """Let every group report to ``timeline``; None stops it."""
         for group in self.groups():
             group.timeline = timeline
+
+
+def data_ranks(device_mesh: DeviceMesh) -> list[list[int]]:
+    """Every set of ranks that differ along dp and cp alone, dp running slower."""
+    names = device_mesh.mesh_dim_names
+    assert names is not None
+    rest = [name for name in names if name not in ("dp", "cp")]
+    ordered = device_mesh.mesh.permute([names.index(name) for name in (*rest, "dp", "cp")])
+    return ordered.reshape(-1, ordered.shape[len(rest) :].numel()).tolist()
 
 
 def build_mesh(

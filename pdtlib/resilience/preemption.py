@@ -34,3 +34,6 @@ class Preemption(Companion):
         if self._ranks is not None:
             dist.all_reduce(told, dist.ReduceOp.MAX, group=self._ranks)
         return bool(told)
+
+    def end(self) -> None:
+        self._ranks = None  # the handler, which stays, keeps this object

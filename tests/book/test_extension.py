@@ -121,10 +121,17 @@ def test_a_chapter_that_is_gone_leaves_the_site(book):
     assert "pdt-tested" in book.page("chapter")
 
 
-def test_a_failing_cell_fails_the_build(book):
+def test_a_failing_cell_fails_every_build_and_is_shown_at_the_end(book):
     book.notebook("raise RuntimeError('planted')", markdown="# Chapter\n")
+    for _ in range(2):
+        done = book.build()
+        assert done.returncode != 0
+        assert "planted" in done.stderr.rstrip().splitlines()[-1]
+        assert "Executing notebook failed: CellExecutionError" in done.stderr[-3000:]
+    book.notebook("print('mended')", markdown="# Chapter\n")
     done = book.build()
-    assert done.returncode != 0
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "of this build" not in done.stderr
 
 
 def test_the_address_makes_the_buttons_appear(book):

@@ -1,5 +1,6 @@
 """Helpers of the chapters, the finder of browsers, the address, the labs' launcher."""
 
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -136,9 +137,11 @@ def test_labs_are_found_by_number(tmp_path):
         lab.launch_line(path)
 
 
-def test_an_unknown_lab_is_a_wrong_call(capsys):
-    assert lab.main(["99"]) == 2
-    assert "valid" in capsys.readouterr().err
+def test_an_unknown_lab_is_a_wrong_call_and_nothing_else_is_said():
+    program = [sys.executable, "-W", "error", "-m", "pdtlib.book", "99"]
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("lab='99'; valid: 01_")
 
 
 def test_every_folder_of_tests_is_in_a_suite():

@@ -14,7 +14,26 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pdtlib.engine.dist import RankError, init, seed_all, spawn
+from pdtlib.engine.collectives import all_reduce
+from pdtlib.engine.dist import RankError, init, seed_all, shutdown, spawn
+from pdtlib.engine.mesh import build_mesh
+from pdtlib.engine.training import loop
+from pdtlib.resilience.companions import accompany
+
+JOB = """
+[model]
+layers = 1
+hidden = 16
+heads = 1
+vocab = 256
+seq = 8
+[train]
+global_batch = 2
+steps = 2
+precision = "fp32"
+[parallel]
+dp = 2
+"""
 
 
 def rank_and_sum(offset: int) -> tuple[int, float, int]:
@@ -43,6 +62,29 @@ def leave_without_the_others() -> None:
 
 def sleep_forever() -> None:
     time.sleep(1000)
+
+
+def threads_of_gloo() -> int:
+    """Threads of this process that gloo has started; they have names on Linux alone."""
+    return sum("gloo" in name.read_text() for name in Path("/proc/self/task").glob("*/comm"))
+
+
+def meet_and_shut_down() -> tuple[int, int]:
+    """Threads before and after; the mesh and its groups still live, as in a program's main function."""
+    mesh = build_mesh({"dp": 2, "cp": 2, "ep": 2})
+    for group in mesh.groups():
+        all_reduce(torch.ones(3), group, phase="test")
+    before = threads_of_gloo()
+    shutdown()
+    return before, threads_of_gloo()
+
+
+def train_and_shut_down(job: Path) -> tuple[int, int]:
+    """A run with everything that makes a group of its own: saver, copies in memory, notice of its end."""
+    before = threads_of_gloo()
+    options = ["--checkpoint-every", "1", "--memory-every", "1", "--preemptible", "--device", "cpu"]
+    loop.main([str(job), "--out", str(job.parent / "out"), *options], accompany=accompany)
+    return before, threads_of_gloo()
 
 
 def living() -> dict[int, int]:
@@ -114,6 +156,22 @@ def test_workers_end_with_their_caller() -> None:
     while workers & living().keys() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not workers & living().keys()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads have names on Linux alone")
+def test_after_shutdown_no_thread_is_left_that_could_meet_the_interpreters_end() -> None:
+    for before, after in spawn(meet_and_shut_down, 4):
+        assert before >= 10
+        assert after == 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads have names on Linux alone")
+def test_after_a_run_no_thread_is_left_that_could_meet_the_interpreters_end(tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text(JOB, encoding="utf-8")
+    for before, after in spawn(train_and_shut_down, 2, job):
+        assert before > 0
+        assert after == 0
 
 
 def test_init_without_torchrun_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:

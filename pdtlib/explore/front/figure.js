@@ -59,6 +59,8 @@ async function drawNewest(element, state) {
   try {
     const Plotly = await loadPlotly();
     while (state.stale) {
+      // Plotly keeps the page busy for longer than the rest of a move takes: what was written before is shown first.
+      await painted();
       state.stale = false;
       state.width = element.clientWidth;
       const style = getComputedStyle(element);
@@ -75,6 +77,12 @@ async function drawNewest(element, state) {
   } finally {
     state.done = null;
   }
+}
+
+/** The next frame is on the screen; in a page that is not shown there are none, and nothing to wait for. */
+function painted() {
+  if (document.hidden) return Promise.resolve();
+  return new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
 }
 
 /** Tell of a click on a point that stands for a control's key: event "pdt-pick" with {name, key}. */
