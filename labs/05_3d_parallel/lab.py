@@ -101,7 +101,7 @@ def show_testbed(report: dict[str, Any]) -> None:
     if not report["possible"]:
         print(f"left out: this machine can't make a testbed: {report['reason']}")
         return
-    print(f"2 nodes of 2 ranks, {report['rate']}/s between them; what one node sends to the other:")
+    print(f"2 nodes of 2 ranks, {report['rate']} between them; what one node sends to the other:")
     print(f"  {'':28s} {'predicted':>12s} {'measured':>12s}")
     for run in report["runs"]:
         title = f"tp {run['where']}, bytes a step"

@@ -202,7 +202,7 @@ def server_rows(bound: int | None, result: dict[str, Any]) -> list[Row]:
 
 
 def show_node(report: dict[str, Any]) -> None:
-    print(f"\n{RANKS} nodes of one worker each, {losing_a_node.LINK} between them")
+    print(f"\n{RANKS} nodes of one worker each, {losing_a_node.LINK_TEXT} between them")
     if report["possible"]:
         print(*lines(report["rows"]), sep="\n")
     else:

@@ -1,5 +1,6 @@
 """An exercise: its texts, which lie as files beside its grader, and how an answer is graded."""
 
+import ast
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -58,6 +59,18 @@ class Exercise:
     def starter(self) -> str:
         """What the editor holds at first."""
         return self._read("starter.py")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the reader writes: the starter's functions and classes, ``entry`` first."""
+        written = (ast.FunctionDef, ast.ClassDef)
+        found = [node.name for node in ast.parse(self.starter).body if isinstance(node, written)]
+        return tuple(sorted(found, key=lambda name: name != self.entry))
+
+    @property
+    def call(self) -> str:
+        """How an answer in a notebook is graded."""
+        return f'exercises.check("{self.id}", {", ".join(self.names)})'
 
     @property
     def solution(self) -> str:

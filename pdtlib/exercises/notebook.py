@@ -36,8 +36,7 @@ def markdown(exercise: Exercise) -> str:
             f"### Exercise: {exercise.title}",
             exercise.prompt,
             f"Start from this in a new cell:\n\n```python\n{exercise.starter}```",
-            "Run it, then grade it:\n\n```python\nfrom pdtlib import exercises\n\n"
-            f'exercises.check("{exercise.id}", {exercise.entry})\n```',
+            f"Run it, then grade it:\n\n```python\nfrom pdtlib import exercises\n\n{exercise.call}\n```",
             *(f"<details><summary>{title}</summary>\n\n{text}\n\n</details>" for title, text in folded),
         ]
     )

@@ -71,7 +71,7 @@ def _editor(exercise: Exercise) -> str:
 def _file(exercise: Exercise) -> str:
     file = f"{exercise.id.replace('-', '_')}.py"
     commands = f"pdt grade {exercise.id} --starter > {file}\npdt grade {exercise.id} {file}"
-    notebook = f'from pdtlib import exercises\n\nexercises.check("{exercise.id}", {exercise.entry})'
+    notebook = f"from pdtlib import exercises\n\n{exercise.call}"
     return f"""<div class="pdt-exercise-work">
 <p>This one runs on several processes of your machine, with PyTorch.
 <a class="pdt-exercise-download" download="{file}"

@@ -1,5 +1,6 @@
 """Definitions, reports, the child process, notebooks, the command and the page's HTML."""
 
+import importlib
 import json
 import re
 import subprocess
@@ -37,6 +38,31 @@ def test_every_exercise_is_complete(id):
     assert re.search(rf"(def|class) {exercise.entry}\b", exercise.starter)
     assert re.search(rf"(def|class) {exercise.entry}\b", exercise.solution)
     assert exercise.starter != exercise.solution
+
+
+@pytest.mark.parametrize("id", exercises.ids())
+def test_texts_have_no_formulas_that_nothing_renders(id):
+    exercise = exercises.get(id)
+    for text in (exercise.prompt, *exercise.hints):
+        prose = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)
+        assert "$" not in prose
+
+
+@pytest.mark.parametrize("id", exercises.ids())
+def test_the_printed_call_hands_over_all_that_the_grader_asks_for(id, tmp_path, monkeypatch):
+    """The functions of a solution in a notebook, as page and notebook tell the reader to name them."""
+    exercise = exercises.get(id)
+    (tmp_path / "notebook_of_a_reader.py").write_text(exercise.solution, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "notebook_of_a_reader", raising=False)
+    reader = importlib.import_module("notebook_of_a_reader")
+    printed = re.search(r'exercises.check\(".*?", (.*)\)', markdown(exercise))[1]
+    assert exercise.entry in printed.split(", ")
+    source = source_of(*(getattr(reader, name) for name in printed.split(", ")))
+    if exercise.runs_in == "browser":
+        assert exercise.grade(source).passed
+    else:
+        assert {name for name in exercise.names if name not in ReaderCode(source).namespace()} == set()
 
 
 def test_an_unknown_exercise_names_the_known_ones():

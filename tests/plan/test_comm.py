@@ -68,6 +68,9 @@ def test_zero_volumes_in_parameters():
     for stage, times in [(0, 2), (1, 2), (2, 2), (3, 3)]:
         rows = zero_messages(1000, dp=4, stage=stage, param_bytes=1, grad_bytes=1)
         assert sum(row.sent_bytes_per_rank for row in rows) == times * 1000 * 3 / 4
+    for stage, times in [(0, 2), (1, 2), (2, 8 + 1), (3, 3 * 8)]:
+        rows = zero_messages(1000, dp=4, stage=stage, param_bytes=1, grad_bytes=1, micro_batches=8)
+        assert sum(row.sent_bytes_per_rank for row in rows) == times * 1000 * 3 / 4
     kept = zero_messages(1000, dp=4, stage=3, param_bytes=1, grad_bytes=1, reshard_after_forward=False)
     assert sum(row.sent_bytes_per_rank for row in kept) == 2 * 1000 * 3 / 4
 
