@@ -36,6 +36,7 @@ def test_the_articles_file_does_not_start():
     got = readouts(LINT)
     assert got["outcome"].text == "does not start"
     assert got["precision"].text == "fp32"
+    assert LINT.view_of().summary.startswith("The file as a whole is refused.")
     rows = {row[0]: row[1] for row in LINT.view_of().table.rows}
     assert rows["tensor_parallel.size"] == "refused"
     assert rows["pipeline_parallel"] == "passed over"
@@ -43,6 +44,19 @@ def test_the_articles_file_does_not_start():
     assert {row[0]: row[1] for row in LINT.view_of({"file": "keys"}).table.rows}[
         "zero_optimization.sub_group_size"
     ] == "read"
+
+
+@pytest.mark.parametrize(("file", "read", "keys"), [("yaml", 7, 16), ("keys", 9, 15)])
+def test_notes_on_the_whole_file_are_no_keys(file, read, keys):
+    """As YAML the wrapper is a key more."""
+    view = LINT.view_of({"file": file})
+    got = readouts(LINT, file=file)["read"]
+    assert got.value == read
+    assert got.note == f"of {keys} in the file"
+    assert f"{read} of {keys} keys are read" in view.summary
+    assert sum(swatch.value for swatch in view.legend) == keys
+    words = {row[1] for row in view.table.rows if row[0] == "(the whole file)"}
+    assert words == ({"refused", "a note"} if file == "yaml" else {"a note"})
 
 
 def test_the_repaired_file_starts_as_written():
@@ -82,6 +96,19 @@ def test_plans_stand_in_order_and_their_parts_add_up():
     assert "does not fit in the GPU's memory" in {row[4] for row in view.table.rows}
     assert sum(swatch.value for swatch in view.legend) == pytest.approx(steps[0])
     assert len(drawing.PARTS) == len(view.legend)
+
+
+@pytest.mark.parametrize(
+    ("near", "text"), [(0.05, "All 6 plans shown lie within"), (0.0, "1 of the 6 plans shown lie within")]
+)
+def test_near_the_best_are_counted_among_those_shown(monkeypatch, near, text):
+    monkeypatch.setattr("pdtlib.explore.explorers.planner.NEAR", near)
+    assert any(note.startswith(text) for note in PLANNER.view_of().notes)
+
+
+def test_layouts_that_recompute_without_need_are_said_to_fit():
+    got = readouts(PLANNER)["fits"]
+    assert (got.value, got.note) == (248, "66 more fit, but recompute without need")
 
 
 def test_what_fits_nowhere_says_why():

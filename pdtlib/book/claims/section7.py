@@ -87,12 +87,18 @@ def _piped(found: Check) -> list[Reading]:
 
 
 def _behind(found: Check) -> str:
-    if found.loses is None or found.best is None:
+    if found.loses is None or found.best is None or found.own is None:
         return "No layout of it fits."
+    chosen = (
+        "With ZeRO-1, and chunks, micro-batch and recomputation in its favour "
+        f"({found.own.job.parallel.vpp} chunks a stage),"
+    )
+    if found.own.job == found.best.job:
+        return f"{chosen} it is the planner's own layout for these GPUs."
     best = found.best.job.parallel
     return (
-        f"With ZeRO-1 its step is predicted to take {percent_text(found.loses, digits=0)} longer than the "
-        f"best plan's on these GPUs (tp {best.tp}, pp {best.pp}, dp {best.dp})."
+        f"{chosen} its step is predicted to take {percent_text(found.loses, digits=0)} longer than the best "
+        f"plan's on these GPUs (tp {best.tp}, pp {best.pp}, dp {best.dp})."
     )
 
 

@@ -19,6 +19,11 @@ def end_s(depth: int, gather_s: float = GATHER_S) -> float:
     return prefetch_timeline([gather_s] * LAYERS, [COMPUTE_S] * LAYERS, depth=depth).end_s
 
 
+def visible_s(gather_s: float) -> float:
+    """What a pass waits for gathers, the first one's time with it, when the next layer is gathered ahead."""
+    return end_s(1, gather_s) - LAYERS * COMPUTE_S
+
+
 @claim(
     "C7.3-a",
     says="(Code.) Start the all-gather of the layer without blocking.",
@@ -51,7 +56,7 @@ def _meanwhile() -> Finding:
     return Finding(
         "The layer's input is the output of the layer before, so that computation is over already. What the "
         f"code would compute instead is never set: {beside} computations ran beside a gather. To overlap, "
-        f"gather the layer *behind*. For 8 layers of 50 ms + 50 ms: {1000 * end_s(1):.0f} ms instead of "
+        f"gather the next layer. For 8 layers of 50 ms + 50 ms: {1000 * end_s(1):.0f} ms instead of "
         f"{1000 * end_s(0):.0f}.",
         [Reading("something is computed beside a gather", beside > 0)],
     )
@@ -84,17 +89,20 @@ def _await() -> Finding:
 )
 def _hides() -> Finding:
     slow = 2 * COMPUTE_S
-    left = end_s(1, slow) - LAYERS * COMPUTE_S - slow
+    visible = visible_s(slow)
     return Finding(
         "At best a pass takes the first gather and then, layer by layer, the longer of the two. Where "
-        f"gathering takes twice as long as computing, {percent_text(left / (LAYERS * slow), digits=0)} of it "
-        "stays visible. And both use the same memory and the same GPU, so they slow each other down.",
+        "gathering takes twice as long as computing, "
+        f"{percent_text(visible / (LAYERS * slow), digits=0)} of it stays visible. And both "
+        "use the same memory and the same GPU, so they slow each other down.",
         [
             Reading(
-                "where computing takes as long: all but the first gather",
-                abs(end_s(1) - LAYERS * COMPUTE_S - GATHER_S) < 1e-9,
+                "all but the first gather, where computing takes as long",
+                abs(visible_s(GATHER_S) - GATHER_S) < 1e-9,
             ),
-            Reading("where gathering takes twice as long", left < 1e-9),
+            Reading(
+                "all but the first gather, where gathering takes twice as long", abs(visible - slow) < 1e-9
+            ),
         ],
     )
 

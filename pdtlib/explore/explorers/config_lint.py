@@ -74,10 +74,16 @@ def _view(values: Values) -> View:
     else:
         text = json.dumps(edited(FILES[values["file"]], values["edits"]))
     verdicts = lint_deepspeed(text)
-    counts = Counter(verdict.verdict for verdict in verdicts)
+    keys = [verdict for verdict in verdicts if verdict.key]  # the others are on the file as a whole
+    counts = Counter(verdict.verdict for verdict in keys)
+    refused = any(verdict.verdict == "rejected" for verdict in verdicts if not verdict.key)
     return View(
-        figure=drawing.figure(verdicts),
-        summary=say("lint.summary", **{name: counts[name] for name in drawing.STYLES}),
+        figure=drawing.figure([item for item in verdicts if not _is_note(item)]),
+        summary=say(
+            "lint.summary_whole" if refused else "lint.summary",
+            all=len(keys),
+            **{name: counts[name] for name in drawing.STYLES},
+        ),
         readouts=_readouts(verdicts, counts),
         legend=tuple(
             Swatch(
@@ -94,11 +100,21 @@ def _view(values: Values) -> View:
             caption=say("lint.table"),
             columns=tuple(say(f"lint.column_{name}") for name in ("key", "verdict", "message")),
             rows=tuple(
-                (drawing.key_words(item.key), say(f"lint.{item.verdict}"), _why(item)) for item in verdicts
+                (
+                    drawing.key_words(item.key),
+                    say("lint.a_note" if _is_note(item) else f"lint.{item.verdict}"),
+                    _why(item),
+                )
+                for item in verdicts
             ),
         ),
         notes=(say("lint.note_silence"), say("lint.note_version")),
     )
+
+
+def _is_note(verdict: Verdict) -> bool:
+    """Whether it only says something of the file as a whole."""
+    return verdict.verdict == "ok" and not verdict.key
 
 
 def _why(verdict: Verdict) -> str:
@@ -108,9 +124,8 @@ def _why(verdict: Verdict) -> str:
 
 def _readouts(verdicts: list[Verdict], counts: Counter[str]) -> tuple[Readout, ...]:
     off = counts["unknown"] + counts["ignored"]
-    keys = [verdict for verdict in verdicts if verdict.key]
-    read = sum(verdict.verdict == "ok" for verdict in keys)
-    outcome = "refuses" if counts["rejected"] else "silent" if off else "clean"
+    stops = any(verdict.verdict == "rejected" for verdict in verdicts)
+    outcome = "refuses" if stops else "silent" if off else "clean"
     in_fp32 = any(not verdict.key and "fp32" in verdict.message for verdict in verdicts)
     return (
         Readout(
@@ -123,10 +138,10 @@ def _readouts(verdicts: list[Verdict], counts: Counter[str]) -> tuple[Readout, .
         Readout(
             name="read",
             label=say("lint.num_ok"),
-            text=str(read),
-            value=read,
+            text=str(counts["ok"]),
+            value=counts["ok"],
             unit="count",
-            note=say("lint.num_ok_note", all=len(keys)),
+            note=say("lint.num_ok_note", all=counts.total()),
         ),
         Readout(
             name="off",

@@ -18,6 +18,7 @@ from pdtlib.plan import presets
 from pdtlib.plan.job import Job, from_dict, to_toml
 from pdtlib.plan.params import count
 from pdtlib.plan.planner import Plan, Ranking, plan
+from pdtlib.plan.planner.search import NOT_NEEDED
 from pdtlib.plan.states import ZERO
 from pdtlib.plan.units import DAY_S, percent_text
 
@@ -125,7 +126,7 @@ def _readouts(chosen: Plan, ranking: Ranking, capacity: float) -> tuple[Readout,
             text=f"{ranking.num_fitting:,}",
             value=ranking.num_fitting,
             unit="count",
-            note=say("planner.fits_note", rejected=f"{sum(ranking.rejected.values()):,}"),
+            note=say("planner.fits_note", needless=f"{ranking.rejected.get(NOT_NEEDED, 0):,}"),
         ),
         Readout(
             name="days",
@@ -162,8 +163,10 @@ def _table(ranking: Ranking) -> Table:
 
 
 def _notes(chosen: Plan, ranking: Ranking) -> tuple[str, ...]:
+    shown = len(ranking.plans)
     close = sum(_behind(found, ranking) <= NEAR for found in ranking.plans)
-    notes = [say("planner.note_model"), say("planner.note_close", close=close)]
+    near = say("planner.note_close_all" if close == shown else "planner.note_close", close=close, shown=shown)
+    notes = [say("planner.note_model"), near, say("planner.note_families")]
     if chosen.job.parallel.pp > 1:
         notes.insert(0, say("planner.note_pipeline"))
     return tuple(notes)

@@ -5,18 +5,16 @@ job of a published model of that size on A100s, so everything that the plan know
 its layers divide, what its states take, which target refuses it, and what the best plan for the same GPUs is.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pdtlib.plan.export import TARGETS, export
 from pdtlib.plan.flops import training_flops, training_seconds
-from pdtlib.plan.job import from_dict, replace
+from pdtlib.plan.job import from_dict
 from pdtlib.plan.planner.search import Plan, plan
 from pdtlib.plan.presets import GPUS
 from pdtlib.plan.spec import Job, JobError, Problem
 from pdtlib.plan.states import zero_state_bytes
-from pdtlib.plan.time.constants import USUAL_SOFTWARE, system_of
-from pdtlib.plan.time.footprint import footprint
-from pdtlib.plan.time.step import step_time
 from pdtlib.plan.units import DAY_S
 
 GPU = "A100-SXM4-80"
@@ -36,16 +34,16 @@ class Row:
     zero_stage: int
     preset: str
 
-    def job(self, *, zero_stage: int | None = None, micro_batch: int = 1, recompute: str = "full") -> Job:
+    def job(self) -> Job:
         """The row on DGX A100s, eight sequences a replica and step for each stage of its pipeline."""
         return from_dict(
             {
                 "model": {"preset": self.preset},
                 "train": {
                     "global_batch": 8 * self.pp * self.dp,
-                    "zero_stage": self.zero_stage if zero_stage is None else zero_stage,
-                    "micro_batch": micro_batch,
-                    "recompute": recompute,
+                    "zero_stage": self.zero_stage,
+                    "micro_batch": 1,
+                    "recompute": "full",
                     "sequence_parallel": self.tp > 1,
                 },
                 "parallel": {"dp": self.dp, "tp": self.tp, "pp": self.pp},
@@ -67,10 +65,9 @@ TABLE = (
 class Check:
     """What comes out of a row. ``layers_per_stage`` shows a rest; ``state_bytes`` go by the row's round size.
 
-    ``refused`` are the targets that cannot run the row as it stands, with their reasons. ``step_s`` is the
-    predicted step with the ZeRO stage that pipelines can use and the best of what the row leaves open
-    (recomputation, micro-batch), None where nothing fits; ``best`` is the best plan of the same model, batch
-    and GPUs.
+    ``refused`` are the targets that cannot run the row as it stands, with their reasons. ``own`` is the row
+    with the ZeRO stage that pipelines can use and the best of what it leaves open (chunks, micro-batch,
+    recomputation), None where nothing fits; ``best`` is the best plan of the same model, batch and GPUs.
     """
 
     row: Row
@@ -79,15 +76,15 @@ class Check:
     state_bytes_zero_1: float
     refused: dict[str, tuple[Problem, ...]]
     days: float
-    step_s: float | None
+    own: Plan | None
     best: Plan | None
 
     @property
     def loses(self) -> float | None:
         """By how much the row's step is longer than the best plan's, as a share."""
-        if self.best is None or self.step_s is None:
+        if self.best is None or self.own is None:
             return None
-        return self.step_s / self.best.time.step_s - 1
+        return self.own.time.step_s / self.best.time.step_s - 1
 
 
 def check_row(row: Row) -> Check:
@@ -109,7 +106,6 @@ def check_row(row: Row) -> Check:
             refused[target] = tuple(error.problems)
     flops = training_flops(row.params, num_tokens=TOKENS)
     seconds = training_seconds(flops, num_gpus=row.gpus, peak_flops=GPUS[GPU].peak_flops, mfu=MFU)
-    plans = plan(replace(job, {"train.recompute": "none"}), num_gpus=row.gpus, top=1).plans
     return Check(
         row=row,
         layers_per_stage=job.model.layers / row.pp,
@@ -117,17 +113,23 @@ def check_row(row: Row) -> Check:
         state_bytes_zero_1=zero_state_bytes(each, dp=row.dp, stage=1).total,
         refused=refused,
         days=seconds / DAY_S,
-        step_s=_best_step_s(row),
-        best=plans[0] if plans else None,
+        own=_own(row),
+        best=_best(row),
     )
 
 
-def _best_step_s(row: Row) -> float | None:
+def _own(row: Row) -> Plan | None:
+    """The row's best plan; under a pipeline its ZeRO stage is 1."""
     stage = min(1, row.zero_stage) if row.pp > 1 else row.zero_stage
-    found = []
-    for recompute in ("none", "full"):
-        for micro_batch in (1, 2, 4, 8):
-            job = row.job(zero_stage=stage, micro_batch=micro_batch, recompute=recompute)
-            if footprint(job, software=USUAL_SOFTWARE) <= GPUS[GPU].memory_bytes:
-                found.append(step_time(job, system=system_of(job)).step_s)
-    return min(found, default=None)
+
+    def of_the_row(layout: Job) -> bool:
+        parallel = layout.parallel
+        degrees = (parallel.tp, parallel.pp, parallel.dp)
+        return degrees == (row.tp, row.pp, row.dp) and layout.train.zero_stage == stage
+
+    return _best(row, only=of_the_row)
+
+
+def _best(row: Row, *, only: Callable[[Job], bool] | None = None) -> Plan | None:
+    plans = plan(row.job(), num_gpus=row.gpus, top=1, only=only).plans
+    return plans[0] if plans else None

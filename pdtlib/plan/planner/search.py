@@ -7,7 +7,7 @@ again; so the answer is that of timing all of them.
 
 import heapq
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pdtlib.plan import flops, hardware_file
@@ -59,7 +59,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The best plans, fastest first; how many layouts fit in all, and why the others fell out."""
+    """The best plans, fastest first; how many layouts were compared, and why the others fell out.
+
+    ``num_fitting`` has no layout that recomputes and fits without: those are in ``rejected``, where a reason
+    found early counts a whole family of layouts once.
+    """
 
     plans: tuple[Plan, ...]
     num_fitting: int
@@ -78,13 +82,15 @@ def plan(
     software: str = USUAL_SOFTWARE,
     memory_bytes: float | None = None,
     schedules: Sequence[str] = USUAL_SCHEDULES,
+    only: Callable[[Job], bool] | None = None,
 ) -> Ranking:
     """The ``top`` fastest layouts of ``job`` on ``num_gpus`` of its GPUs, the job's own number by default.
 
     ``memory_bytes`` is what a rank may hold, the GPU's printed capacity by default. ``schedules`` are the
-    pipelines to look at. Where a layout fits with full recomputation alone, as few layers are recomputed as
-    memory allows. Raises ``ValueError`` for hardware without published or measured rates, a number of GPUs
-    below 1 and a schedule that is none.
+    pipelines to look at; ``only`` says whether a layout is looked at, all are by default. Where a layout fits
+    with full recomputation alone, as few layers are recomputed as memory allows. Raises
+    ``ValueError`` for hardware without published or measured rates, a number of GPUs below 1 and a schedule
+    that is none.
     """
     unknown = [name for name in schedules if name not in SCHEDULES]
     if unknown or not schedules:
@@ -100,6 +106,8 @@ def plan(
     fits_without: Job | None = None  # the last layout that fits and recomputes nothing
     looked_at = candidates(job, num_gpus=total, rejected=rejected, schedules=schedules)
     for number, layout in enumerate(looked_at):
+        if only is not None and not only(layout):
+            continue
         held = _held(layout, software)
         if held > capacity:
             rejected[OUT_OF_MEMORY] += 1

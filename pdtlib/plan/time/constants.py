@@ -138,8 +138,9 @@ def _stack(name: str, **values: float) -> Software:
 SOFTWARE = {
     item.name: item
     for item in (
-        # Megatron-LM on Selene (A100), 2020 to 2022: nothing overlaps. Fitted on Korthikanti's 22B and
-        # 530B, on Narayanan's 1.7B, 39B and 530B and on the 2020 README's single replicas.
+        # Megatron-LM on Selene (A100), 2020 to 2022: nothing overlaps but part of tensor parallelism's
+        # messages in the backward pass. Fitted on Korthikanti's 22B and 530B, on Narayanan's 1.7B, 39B and
+        # 530B and on the 2020 README's single replicas.
         _stack("megatron-2021", matmul_share=0.941, passes=1.18, step_s=0.021, overlap_tp_back=0.6),
         # Megatron-DeepSpeed on another A100 cluster (the vTrain paper's): a slower host.
         _stack(
