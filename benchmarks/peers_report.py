@@ -97,9 +97,10 @@ says one, the ranks have one each. The best peer is the one with the smallest me
 right. Spread is that of the rounds. CPU seconds are those of all ranks in a step. Peak memory is that of \
 the fullest rank, over what it had before the model was built; states are its parameters, gradients and \
 optimizer states. Wire bytes are those of all ranks in a step. Lines are those of the Python functions \
-that a step calls and one process's step does not; what is written in C++ is not counted. Loss error is \
-the largest difference from one process's loss in any step. Where pdtlib is behind, \
-[the notes](../NOTES.md#where-a-row-may-miss-and-why) say by what profile and for what reason."""
+that a step calls and one process's step does not; what is written in C++ is not counted. On 4 ranks a \
+row of the kind 3d has no replicas: it is pp × tp. Loss error is the largest difference from one process's \
+loss in any step. Where pdtlib is behind, [the notes](../NOTES.md#where-a-row-may-miss-and-why) say by what \
+profile and for what reason."""
 
 
 def write(

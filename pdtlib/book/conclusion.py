@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from pdtlib.plan import flops, presets
+from pdtlib.plan.comm import Message
 from pdtlib.plan.job import Job, from_dict
 from pdtlib.plan.ledger import messages
 from pdtlib.plan.memory import stage_memory
@@ -34,7 +35,7 @@ CUTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Strategy:
-    """One strategy, alone, on eight GPUs: bytes on the fullest, and messages of a rank of the first stage.
+    """One strategy, alone, on eight GPUs: bytes on the fullest, and messages of the rank that sends most.
 
     ``sent_bytes`` are a step's. ``network_s`` is how long they take over one network card a GPU, beside
     ``compute_s`` of arithmetic at half of peak.
@@ -77,11 +78,16 @@ def strategies() -> tuple[Strategy, ...]:
     return tuple(_strategy(name) for name in CUTS)
 
 
+def _sent_bytes(rows: tuple[Message, ...]) -> float:
+    return sum(row.sent_bytes_per_rank for row in rows)
+
+
 def _strategy(name: str) -> Strategy:
     job = job_of(name)
     held = max((stage_memory(job, stage) for stage in range(job.parallel.pp)), key=lambda stage: stage.total)
-    rows = messages(job)
-    sent = sum(row.sent_bytes_per_rank for row in rows)
+    ledgers = [messages(job, stage) for stage in range(job.parallel.pp)]
+    rows = max(ledgers, key=_sent_bytes)  # an inner stage sends both ways
+    sent = _sent_bytes(rows)
     work = flops.model_flops_per_step(job)
     return Strategy(
         name=name,

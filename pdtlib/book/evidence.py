@@ -15,26 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pdtlib.book.evidence_names import AXES, GROUPS, QUANTITIES
 from pdtlib.book.tables import Table
 
 ROOT = Path(__file__).parents[2]
 RESULTS = Path("benchmarks/results")
 PEERS = RESULTS / "peers-cpu.json"
 NOT_MEASURED = "not measured in this copy"
-GROUPS = {
-    "exact": "Formulas: ZeRO's Table 1, Korthikanti 2022, MFU from times",
-    "kor22_time": "Korthikanti 2022, Table 5",
-    "kor22_layer": "Korthikanti 2022, Table 4 (one layer)",
-    "zb_bubble": "Zero-bubble paper, Tables 5 and 9 (bubble rates)",
-    "zb_time": "Zero-bubble paper, throughput and memory",
-    "nar21_T1": "Narayanan 2021, Table 1",
-    "nar21_T2_zero3": "Narayanan 2021, Table 2 (ZeRO-3)",
-    "gpu_hours": "GPU-hours of Llama 1 to 3.1",
-    "frontier_time": "Llama 3 405B, MT-NLG",
-    "megascale": "MegaScale, Table 2",
-    "torchtitan": "torchtitan's reports",
-    "mcore_h100": "Megatron-Core on H100",
-}
 
 
 def published(root: Path) -> tuple[Table, list[str]]:
@@ -54,7 +41,7 @@ def published(root: Path) -> tuple[Table, list[str]]:
     rows = [
         (
             GROUPS.get(row["group"], row["group"]),
-            row["metric"].replace("_", " "),
+            QUANTITIES.get(row["metric"], row["metric"]),
             f"{row['n']}",
             _percent(row["mape"]),
             _percent(row["worst"], "+.1%"),
@@ -84,9 +71,16 @@ def peers(path: Path) -> list[Table]:
         "loss error",
     )
     return [
-        Table(task, header, [_peer(row) for row in rows if row["row"] == task])
+        Table(_task(task), header, [_peer(row) for row in rows if row["row"] == task])
         for task in dict.fromkeys(row["row"] for row in rows)
     ]
+
+
+def _task(name: str) -> str:
+    for begin, axes in AXES.items():
+        if name.startswith(f"{begin}, "):
+            return axes + name.removeprefix(begin)
+    return name
 
 
 def _peer(row: dict[str, Any]) -> tuple[str, ...]:
@@ -112,9 +106,10 @@ def peers_about(path: Path) -> str:
     if not path.exists():
         return f"Peers: {NOT_MEASURED}."
     about = json.loads(path.read_text(encoding="utf-8"))["about"]
+    cores, _, kind = about["processors"].partition(" × ")
     return (
-        f"Measured on {about['date']} on {about['processors']}, torch {about['torch']}: "
-        f"medians of {about['rounds']} rounds, in which the programs take turns."
+        f"Measured on {about['date']} on {cores} cores ({kind}), which all ranks share, torch "
+        f"{about['torch']}: medians of {about['rounds']} rounds, in which the programs take turns."
     )
 
 

@@ -145,7 +145,7 @@ def _show(numbers: dict[str, Any]) -> None:
         ("save every", time_text(numbers["checkpoint_interval_s"]), f"a save takes {numbers['save_s']:g} s"),
         ("overhead", percent_text(numbers["overhead_fraction"]), "to first order"),
         ("goodput", percent_text(numbers["goodput"]), "work per time, if failures come at random"),
-        ("spare nodes", str(numbers["spare_nodes_99"]), "enough 99 % of the time"),
+        ("spare nodes", str(numbers["spare_nodes_99"]), "fill every place 99 % of the time"),
     ]
     width = max(len(value) for _, value, _ in rows)
     for name, value, note in rows:

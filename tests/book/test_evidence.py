@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from pdtlib.book import evidence
+from pdtlib.book.evidence_names import GROUPS, QUANTITIES
 
 ROOT = Path(__file__).parents[2]
-ABOUT = {"date": "2026-01-02", "processors": "2 x a CPU", "torch": "2.0", "rounds": 5}
+ABOUT = {"date": "2026-01-02", "processors": "2 × a CPU", "torch": "2.0", "rounds": 5}
 RUN = {
     "row": "ZeRO-1",
     "contender": "ours",
@@ -200,7 +201,20 @@ def test_peers_have_a_table_for_each_task(tmp_path: Path) -> None:
     assert theirs[2] == ""
     assert theirs[-1] == "1.0e-07 (wrong)"
     assert second.rows[0][:2] == ("broken", "failed: it fell")
-    assert "2026-01-02" in evidence.peers_about(tmp_path / evidence.PEERS)
+    said = evidence.peers_about(tmp_path / evidence.PEERS)
+    assert "on 2026-01-02 on 2 cores (a CPU), which all ranks share" in said
+
+
+def test_a_task_of_peers_names_the_axes_that_it_has(tmp_path: Path) -> None:
+    """With 4 ranks a row of the kind 3d is 2 stages of 2 ranks each: no replicas."""
+    tasks = ("3d, 4 ranks, fp32, 12M", "3d, 8 ranks, fp32, 12M", "2d, 4 ranks, fp32, 12M", "tp, 4 ranks")
+    put(tmp_path, "peers-cpu.json", {"about": ABOUT, "rows": [{**RUN, "row": task} for task in tasks]})
+    assert [table.caption for table in evidence.peers(tmp_path / evidence.PEERS)] == [
+        "pp × tp, 4 ranks, fp32, 12M",
+        "dp × pp × tp, 8 ranks, fp32, 12M",
+        "dp × tp, 4 ranks, fp32, 12M",
+        "tp, 4 ranks",
+    ]
 
 
 def test_the_repositorys_own_peers_can_be_read() -> None:
@@ -216,8 +230,11 @@ def test_every_published_group_is_predicted_and_has_a_name() -> None:
     ]
     table, missing = evidence.published(ROOT)
     assert sum(int(str(row[2])) for row in table.rows) + len(missing) == len(measured)
-    assert {row[0] for row in table.rows} == set(evidence.GROUPS.values())
-    zero = next(row for row in table.rows if row[1] == "os g p GB")
+    assert {row[0] for row in table.rows} == set(GROUPS.values())
+    assert {metric["name"] for metric in measured} == set(QUANTITIES)
+    upper = {metric["name"] for metric in measured if metric.get("max_value_plus") == 0.01}
+    assert upper == {name for name, said in QUANTITIES.items() if said.endswith(", at most")}
+    zero = next(row for row in table.rows if row[1] == "states with ZeRO-3, GB")
     assert (zero[3], zero[5]) == ("0.0\N{NO-BREAK SPACE}%", "100\N{NO-BREAK SPACE}%")
 
 

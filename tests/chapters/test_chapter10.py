@@ -28,10 +28,11 @@ def test_what_each_strategy_sends() -> None:
         "ZeRO-2": (MICRO_BATCHES / RANKS + 1) * share * 2 * PSI,
         "ZeRO-3": 3 * MICRO_BATCHES / RANKS * share * 2 * PSI,
         "tensor, with sequence": MICRO_BATCHES * LAYERS * 10 * share * block,
-        "pipeline": MICRO_BATCHES * block,
+        "pipeline": 2 * MICRO_BATCHES * block,  # of an inner stage: its output on, a gradient back
     }
     for name, sent in expected.items():
         assert FOUND[name].sent_bytes == pytest.approx(sent, rel=0.01), name
+    assert FOUND["pipeline"].num_messages == 2 * MICRO_BATCHES + 2  # the loss and the gradients' norm too
     least = min(FOUND.values(), key=lambda row: row.sent_bytes)
     assert least.name == "pipeline"
 

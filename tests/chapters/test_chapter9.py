@@ -5,9 +5,26 @@ import math
 import pytest
 
 from pdtlib.book.claims.published import LLAMA3_CAUSES, LLAMA3_EFFECTIVE
-from pdtlib.plan.reliability import FLEETS, goodput, overhead, young_interval
+from pdtlib.plan.reliability import (
+    FLEETS,
+    goodput,
+    overhead,
+    probability_enough,
+    spares_needed,
+    young_interval,
+)
 
 LLAMA3 = FLEETS["llama3"]
+
+
+def test_spares_fill_every_place_of_llama_3_but_one_is_ready_less_often() -> None:
+    """Poisson, written out: 15 spares are enough 99.4 % of the time, and one of them is free 98.6 %."""
+    fleet = {"nodes": LLAMA3.gpus // 8, "node_mtbf_h": LLAMA3.gpu_hours_per_failure / 8, "repair_h": 24}
+    mean = 2048 * 24 / (16384 * 54 * 24 / 419 / 8)
+    enough = [sum(math.exp(-mean) * mean**k / math.factorial(k) for k in range(n + 1)) for n in range(16)]
+    assert spares_needed(**fleet) == 15
+    assert enough[15] == pytest.approx(probability_enough(15, **fleet))
+    assert (round(enough[15], 4), round(enough[14], 4)) == (0.9937, 0.9865)
 
 
 def test_the_causes_are_all_interruptions() -> None:

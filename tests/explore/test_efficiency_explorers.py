@@ -73,8 +73,8 @@ def test_hfu_counts_what_runs_again():
 
 def test_6nd_with_experts_that_did_nothing():
     shown = shares(model="mixtral-8x7b", rate="100K", gpus=64)
-    assert float(shown["6ND, all experts"][:-2]) > 3 * float(shown["6ND"][:-2])
-    assert "6ND, all experts" not in shares()
+    assert float(shown["6ΨD, all experts"][:-2]) > 3 * float(shown["6ΨD"][:-2])
+    assert "6ΨD, all experts" not in shares()
 
 
 def test_more_than_peak_is_called_wrong():

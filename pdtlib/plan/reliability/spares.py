@@ -1,4 +1,4 @@
-"""Spare nodes: how many must stand ready so that a failed one can always be replaced at once.
+"""Spare nodes: how many fill every place while failed nodes are away.
 
 Failed nodes come back after ``repair_h``. With ``nodes`` in use, each failing every ``node_mtbf_h``, the
 number in repair is Poisson with mean nodes x repair / MTBF (repairs don't wait for each other, and spares
@@ -16,14 +16,17 @@ MOST_IN_REPAIR = 100_000
 
 
 def probability_enough(spares: int, *, nodes: int, node_mtbf_h: float, repair_h: float) -> float:
-    """The chance that at most ``spares`` nodes are in repair at a moment."""
+    """The chance that at most ``spares`` nodes are in repair at a moment, so that every place is filled.
+
+    That one of them stands ready is rarer: at most ``spares - 1`` are in repair then.
+    """
     at_least("spares", spares, 0)
     mean = _mean(nodes=nodes, node_mtbf_h=node_mtbf_h, repair_h=repair_h)
     return math.fsum(_chance(k, mean) for k in range(spares + 1))
 
 
 def spares_needed(*, nodes: int, node_mtbf_h: float, repair_h: float, confidence: float = 0.99) -> int:
-    """The fewest spares that are enough with chance ``confidence``.
+    """The fewest spares with which every place is filled with chance ``confidence``.
 
     >>> spares_needed(nodes=2048, node_mtbf_h=50_000 / 8, repair_h=24)
     15

@@ -1,8 +1,8 @@
 """Workers that update a shared model: all together, each on its own, or on its own within a bound.
 
 An update is one worker's gradient. In the synchronous mode a round's gradients arrive together when its
-slowest worker is done. With a bound (stale-synchronous, Ho et al. 2013) a worker may be at most ``bound``
-gradients ahead of the slowest; 0 means in step with it.
+slowest worker is done. With a bound (stale-synchronous, Ho et al. 2013) a worker may start a gradient while
+it is at most ``bound`` gradients ahead of the slowest; 0 means in step with it.
 """
 
 from __future__ import annotations

@@ -66,6 +66,8 @@ def test_a_bound_is_kept_and_never_helps(times, bound):
         (begun if starts else done)[worker] += 1
         if starts:
             assert begun[worker] - 1 - min(done) <= bound
+    assert max(done) - min(done) <= bound + 1
+    assert all(u.staleness <= (len(times) - 1) * (2 * bound + 1) for u in run.updates)
     free = simulate_workers(times, until_s=60)
     assert len(run.updates) <= len(free.updates)
     assert len(free.updates) == sum(60 // time for time in times)
