@@ -256,9 +256,16 @@ def _product(report: dict[str, Any]) -> str:
         said += f"; a page with explorers loads {weight / 1e6:.1f} MB and answers after {wait:.1f} s, at most"
     if moves := report.get("moves", ()):
         kinds = ("first_ms", "later_from_table_ms", "later_from_python_ms")
-        slowest = [max((row[kind]["median"] for row in moves if row[kind]), default=0.0) for kind in kinds]
-        first, table, python = (f"{ms:.0f} ms" for ms in slowest)
-        said += f"; the slowest explorer's first move {first}, later ones {table}, computed live {python}"
+        shown = ("median", "figure_median")
+        slowest = [
+            " and ".join(
+                f"{max((row[kind][part] for row in moves if row[kind]), default=0.0):.0f}" for part in shown
+            )
+            for kind in kinds
+        ]
+        first, table, python = slowest
+        said += "; milliseconds to new numbers and to the new figure, of the slowest explorer: "
+        said += f"first move {first}, later ones {table}, computed live {python}"
     return said
 
 

@@ -106,19 +106,20 @@ REPORTS: dict[str, tuple[dict[str, Any], str]] = {
             ],
             "moves": [
                 {
-                    "first_ms": {"median": 40.0},
-                    "later_from_table_ms": {"median": 20.0},
+                    "first_ms": {"median": 40.0, "figure_median": 80.0},
+                    "later_from_table_ms": {"median": 20.0, "figure_median": 40.0},
                     "later_from_python_ms": None,
                 },
                 {
-                    "first_ms": {"median": 60.0},
+                    "first_ms": {"median": 60.0, "figure_median": 120.0},
                     "later_from_table_ms": None,
-                    "later_from_python_ms": {"median": 90.0},
+                    "later_from_python_ms": {"median": 90.0, "figure_median": 180.0},
                 },
             ],
         },
         "pdt predict --help 125 ms; a page with explorers loads 1.2 MB and answers after 1.5 s, at most; "
-        "the slowest explorer's first move 60 ms, later ones 20 ms, computed live 90 ms",
+        "milliseconds to new numbers and to the new figure, of the slowest explorer: first move 60 and 120, "
+        "later ones 20 and 40, computed live 90 and 180",
     ),
 }
 

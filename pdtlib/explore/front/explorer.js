@@ -59,11 +59,11 @@ class Explorer {
     this.#show();
   }
 
-  #moved() {
-    python.preload();
+  async #moved() {
     this.root.dataset.moved = "";
     stateToAddress(this.key, this.controls.state(), this.base);
-    return this.#show();
+    await this.#show();
+    whenIdle(() => python.preload()); // not before: its start would slow down a move that the table answers
   }
 
   /** Show the view of the controls' state: from the table if it is there, else from Python. */
