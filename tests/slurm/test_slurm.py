@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "labs" / "cluster"
 ONE_NODE = ("--nodes", "1", "--gpus-per-node", "2", "--chdir", str(ROOT))
 PATIENCE_S = 900.0
-STEPS = 60
+STEPS = 600
+"""Of some 10 ms each: the urgent job must come while they run, and takes a second or two to start."""
 JOB = """
 [model]
 layers = 2
