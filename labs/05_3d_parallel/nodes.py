@@ -28,7 +28,6 @@ from pdtlib.plan.ledger import messages
 from pdtlib.testbed import cluster, launch, namespaces
 
 NODES, RANKS, RATE = 2, 2, "50mbit"
-RATE_TEXT = "50 Mbit/s"
 ORDERS = {"inside": ("tp", "cp", "pp", "dp"), "across": ("dp", "cp", "pp", "tp")}
 """The axis whose ranks are neighbours first, by where tensor parallelism lies."""
 TRAINING = {
@@ -61,7 +60,8 @@ def planned(where: str) -> dict[str, int]:
 def report() -> dict[str, Any]:
     """Both placements, predicted, and measured where this machine can make a testbed; else why it can't."""
     plans = {where: planned(where) for where in ORDERS}
-    found: dict[str, Any] = {"possible": False, "reason": "", "planned": plans, "rate": RATE_TEXT, "runs": []}
+    rate = cluster.rate_text(RATE)
+    found: dict[str, Any] = {"possible": False, "reason": "", "planned": plans, "rate": rate, "runs": []}
     name = f"lab-05-{time.monotonic_ns()}"
     try:
         namespaces.check()

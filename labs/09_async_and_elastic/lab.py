@@ -32,6 +32,7 @@ from pdtlib.resilience import faults, trials
 from pdtlib.resilience.asynchronous import local, server
 from pdtlib.resilience.asynchronous.task import Task
 from pdtlib.resilience.samples import trained
+from pdtlib.testbed import cluster
 
 LAUNCH = "python labs/09_async_and_elastic/lab.py"
 ASSIGNED = ("method_rows", "server_rows")
@@ -202,7 +203,7 @@ def server_rows(bound: int | None, result: dict[str, Any]) -> list[Row]:
 
 
 def show_node(report: dict[str, Any]) -> None:
-    print(f"\n{RANKS} nodes of one worker each, {losing_a_node.LINK_TEXT} between them")
+    print(f"\n{RANKS} nodes of one worker each, {cluster.rate_text(losing_a_node.LINK)} between them")
     if report["possible"]:
         print(*lines(report["rows"]), sep="\n")
     else:

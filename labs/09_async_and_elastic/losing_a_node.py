@@ -14,7 +14,7 @@ from pdtlib.resilience import trials
 from pdtlib.testbed import cluster, namespaces
 
 NAME = "lab-09"
-LINK, LINK_TEXT = "5mbit", "5 Mbit/s"
+LINK = "5mbit"
 """Slow enough that a step takes a while, so that the node dies in the step that was meant."""
 NODE = 1
 

@@ -91,7 +91,7 @@ class Mesh:
         self._groups["ep"] = Group("ep", None, (this,), 0, ledger=self.ledger)
         if device_mesh is None:
             return
-        lines = data_ranks(device_mesh)
+        lines = _data_ranks(device_mesh)
         if self._groups["cp"].size > 1:
             self.data = self.expert_data = self._one_of("dp", lines)
         if ep > 1:
@@ -137,7 +137,7 @@ class Mesh:
             group.timeline = timeline
 
 
-def data_ranks(device_mesh: DeviceMesh) -> list[list[int]]:
+def _data_ranks(device_mesh: DeviceMesh) -> list[list[int]]:
     """Every set of ranks that differ along dp and cp alone, dp running slower."""
     names = device_mesh.mesh_dim_names
     assert names is not None

@@ -102,6 +102,15 @@ def rate_bits_per_s(text: str) -> float:
     return rate
 
 
+def rate_text(inter: str) -> str:
+    """Such a rate for readers.
+
+    >>> rate_text("50mbit")
+    '50 Mbit/s'
+    """
+    return f"{rate_bits_per_s(inter) / UNITS['mbit']:g} Mbit/s"
+
+
 def up(name: str = "default", *, nodes: int, ranks: int, inter: str) -> Testbed:
     """Make a testbed of ``nodes`` nodes for ``ranks`` ranks each.
 
